@@ -23,7 +23,7 @@ NEWEST += $(if $(FORKY),tests/unit tests/queue tests/cli tests/maintenance)
 # What SQLite decides and no Python, and long.
 NOT_NEWEST = $(addprefix --ignore=tests/store/sqlite/,test_adopt_anything.py test_adopt_shapes.py test_listing_cost.py test_query_plans.py)
 
-.PHONY: install packages node demo demo-postgres test test-postgres test-models test-models-here newest newest-root newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres bench-models screenshots clean
+.PHONY: install packages node reference dist demo demo-postgres test test-postgres test-models test-models-here newest newest-root newest-tests frameworks frameworks-tests coverage faults model deploy-test long long-postgres lint types soak bench bench-postgres bench-models screenshots clean
 
 install: $(VENV)/.installed
 
@@ -34,8 +34,11 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,proctitle]'
 	touch $@
 
+# onnxruntime, which runs the models, has no release for Python 3.15 yet.
 $(VENV)/.installed-ml: pyproject.toml $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 15))'; then \
+	  echo "make: onnxruntime has no release for this Python yet, so tests of models are skipped; the demo needs an older one"; \
+	else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'; fi
 	touch $@
 
 # A browser and the like, for the tests that drive one; as root, with Debian's package manager.
@@ -50,6 +53,15 @@ node:
 clients/node/node_modules/.installed: clients/node/package-lock.json
 	cd clients/node && npm ci --no-audit --no-fund
 	touch $@
+
+# The parts of the documents that are made from the code; tests say when they are not up to date.
+reference: $(VENV)/.installed
+	$(BIN)/python docs/keys.py
+	$(BIN)/python -m docs.tables
+
+# A wheel for other machines: dist/job_supervisor-VERSION-py3-none-any.whl.
+dist: $(VENV)/.installed
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 demo: $(VENV)/.installed-ml
 	$(BIN)/python examples/pictures/demo.py $(if $(IMAGES),--images "$(IMAGES)")
@@ -103,7 +115,7 @@ frameworks: $(VENV)/.django-source
 	    SOURCE=$(abspath $(VENV))/.django-source; fi
 
 frameworks-tests: $(VENV)/.installed
-	DJANGO_TESTS=$(SOURCE)/tests $(BIN)/python -m pytest tests/contrib/test_django.py
+	DJANGO_TESTS=$(SOURCE)/tests $(BIN)/python -m pytest tests/contrib/test_django.py tests/cli/test_init.py
 
 $(VENV)/.django-source: | $(VENV)/.installed
 	rm -rf $@ $@.new && mkdir $@.new
@@ -171,4 +183,4 @@ bench-models: $(VENV)/.installed-ml
 	$(BIN)/python bench/run_models.py $(BENCH)
 
 clean:
-	rm -rf $(VENV) $(VENV)-3.* $(VENV)-models clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-3.* $(VENV)-models dist clients/node/node_modules .demo bench/.peers bench/.partial .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

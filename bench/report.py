@@ -38,7 +38,10 @@ def markdown(record: Record) -> str:
         "An idle queue with 4 workers": _idle(record),
         "Ours, more closely": _more(record),
         "Not measured": _absences(record),
-        "How long it took": _seconds(record),
+        "What is measured": tables.words({name: one.__doc__ for name, one in MEASUREMENTS.items()}),
+        "How the peers are run, with their fastest documented settings": tables.words(
+            {name: peer.settings for name, peer in PEERS.items()}
+        ),
     }
     picture = "![Throughput, latency and the cost of a claim](overview.svg)"
     return tables.page("Ours and the peers, measured in one run", _about(record), picture, sections)
@@ -169,12 +172,7 @@ def _absences(record: Record) -> str:
         lines.append(
             f"- {TITLES.get(absence.contestant, absence.contestant)}{where}: {' '.join(absence.reason.split())}"
         )
-    return "\n".join(lines) or "Everything was."
-
-
-def _seconds(record: Record) -> str:
-    rows = [[MEASUREMENTS[name].TITLE, f"{taken:.0f} s"] for name, taken in record.seconds.items()]
-    return table(["measurement", "took"], [*rows, ["together", f"{sum(record.seconds.values()):.0f} s"]])
+    return "\n".join(lines)
 
 
 def _any(record: Record, figure: str) -> bool:

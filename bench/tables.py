@@ -28,6 +28,11 @@ def median(record: Record, figure: str, contestant: str, case: str = "", digits:
     return f"{series.median:,.{digits}f}" if series else NONE
 
 
+def words(texts: Mapping[str, str | None]) -> str:
+    """What each name stands for, as a list."""
+    return "\n".join(f"- `{name}`: {' '.join((text or '').split())}" for name, text in texts.items())
+
+
 def goals(record: Record, wanted: Iterable[Goal]) -> str:
     rows = []
     for goal in wanted:
@@ -46,6 +51,5 @@ def about(facts: dict[str, Any], *, less: str, where: str, notes: str) -> str:
     kind = f"A quick look: {less}; not for quoting. " if facts["quick"] else ""
     return (
         f"{kind}{facts['made']}, {facts['cores']} cores ({facts['processor']}), {facts['memory']}, {facts['kernel']}, "
-        f"{where}load before {facts['load before']}. {versions}.\n\nThe contestants took turns, {rounds}; {notes} What "
-        "each figure is, and how each peer is run: docs/benchmarks.md."
+        f"{where}load before {facts['load before']}. {versions}.\n\nThe contestants took turns, {rounds}; {notes}"
     )

@@ -48,7 +48,9 @@ class Session:
 
 
 class Measurement(Protocol):
-    """A module in bench/measurements."""
+    """A module in bench/measurements. Its docstring says what is measured, in the results, too."""
+
+    __doc__: str | None
 
     @property
     def TITLE(self) -> str:  # noqa: N802 - a module's constant, here as below

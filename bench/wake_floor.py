@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.floor import CLAIM, INSERT, lean_table
-from supervisor.system.files import FolderWatch
+from supervisor.system.files import FileWatch
 from supervisor.system.kernel import die_with_parent
 
 ONE, TWO = 1, 2
@@ -99,7 +99,8 @@ def _posts(post: int) -> Iterator[None]:
 
 def _hints(folder: Path) -> Iterator[None]:
     """After each hint several looks, since it may come before the commit is visible."""
-    watch = FolderWatch(folder, "floor.db")
+    watch = FileWatch(folder / "floor.db", folder / "floor.db-wal")
+    watch.resume()
     while True:
         select.select([watch.fileno()], [], [])
         watch.seen()

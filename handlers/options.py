@@ -1,4 +1,7 @@
-"""The contents of a pool's `options = { … }` table, checked once when a worker starts."""
+"""The contents of a pool's `options = { … }` table, checked once when a worker starts.
+
+The tables of docs/handlers.md are made of these classes.
+"""
 
 from __future__ import annotations
 
@@ -17,50 +20,53 @@ class _Strict(BaseModel):
 
 
 class PictureOptions(_Strict):
-    """The options that every picture handler takes.
+    """The options that every picture handler takes."""
 
-    `max_bytes` limits the file or download, `max_pixels` width × height, before anything is decoded.
-    `url_timeout` is the time for a whole download in seconds. `allow_private_hosts` also lets URLs reach
-    loopback, link-local and private networks, which is safe only if every payload is trusted. With `root`,
-    only files in that folder can be read, wherever symbolic links lead.
-    """
-
-    root: str | None = Field(default=None, min_length=1)
-    allow_urls: bool = False
-    allow_private_hosts: bool = False
-    max_bytes: int = Field(default=64 << 20, ge=1, le=1 << 30)
+    root: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the only folder whose files may be read, wherever symbolic links lead; relative paths start there",
+    )
+    allow_urls: bool = Field(
+        default=False, description="payloads may have a `url` (http or https) in place of the `path`"
+    )
+    allow_private_hosts: bool = Field(
+        default=False,
+        description="URLs may reach loopback, link-local and private networks: only if you trust every payload",
+    )
+    max_bytes: int = Field(default=64 << 20, ge=1, le=1 << 30, description="of the file or download")
     # A pixel takes four bytes, two or three times while it is decoded: a file of 50 KB can need half a
     # gigabyte. Pillow rejects pictures above 178 million pixels in any case.
-    max_pixels: int = Field(default=50_000_000, ge=1, le=178_000_000)
-    url_timeout: float = Field(default=15.0, gt=0, le=600)
+    max_pixels: int = Field(
+        default=50_000_000, ge=1, le=178_000_000, description="width × height, checked before anything is decoded"
+    )
+    url_timeout: float = Field(default=15.0, gt=0, le=600, description="seconds for a whole download")
 
 
 class TagOptions(PictureOptions):
-    """`threshold` is the minimum probability of a tag, `top_k` the maximum number of tags of a picture."""
+    """Those of pictures, and which tags are returned."""
 
-    threshold: float = Field(default=0.2, ge=0, le=1)
-    top_k: int = Field(default=5, ge=1, le=100)
+    threshold: float = Field(default=0.2, ge=0, le=1, description="the lowest probability of a tag")
+    top_k: int = Field(default=5, ge=1, le=100, description="the greatest number of tags")
 
 
 class NsfwOptions(PictureOptions):
-    """`threshold` is the probability from which a picture counts as not safe for work."""
+    """Those of pictures, and a limit."""
 
-    threshold: float = Field(default=0.5, ge=0, le=1)
+    threshold: float = Field(default=0.5, ge=0, le=1, description="the probability from which `is_nsfw` is true")
 
 
 class CaptionOptions(TagOptions):
-    """`method` is "model" (with `model`) or "template"; `threshold` and `top_k` apply to the template.
+    """Those of pictures and of the model; `threshold` and `top_k` are for the template."""
 
-    `model` is a directory or the name of a model on the hub, `revision` a commit or tag there. `prompt` is
-    for models that continue a text. `max_new_tokens` limits the caption's length.
-    """
-
-    method: Literal["model", "template"] = "model"
-    model: str | None = None
-    revision: str | None = None
-    prompt: str | None = None
-    max_new_tokens: int = Field(default=40, ge=1, le=1000)
-    top_k: int = Field(default=3, ge=1, le=100)
+    method: Literal["model", "template"] = Field(
+        default="model", description='or `"template"`, which uses `threshold` and `top_k`'
+    )
+    model: str | None = Field(default=None, description="a directory, or the name of a model on the hub")
+    revision: str | None = Field(default=None, description="a commit or tag of the model on the hub")
+    prompt: str | None = Field(default=None, description="for models that continue a text")
+    max_new_tokens: int = Field(default=40, ge=1, le=1000, description="the longest caption")
+    top_k: int = Field(default=3, ge=1, le=100, description="the greatest number of tags")
 
 
 class PicturesOptions(_Strict):
@@ -72,113 +78,123 @@ class PicturesOptions(_Strict):
 
 
 class MailOptions(_Strict):
-    """The SMTP server. `timeout` is seconds for each step of the conversation with it.
+    """The SMTP server. The password is in an environment variable, so that it is in no configuration file."""
 
-    The password is read from the environment variable named by `password_env`, so that it is in no
-    configuration file. It is sent only over an encrypted connection, unless `allow_plain_login` is set.
-    """
-
-    host: str = "localhost"
-    port: int = Field(default=25, ge=1, le=65535)
-    security: Literal["none", "starttls", "tls"] = "none"
-    sender: str = ""
-    username: str = ""
-    password_env: str = ""
-    allow_plain_login: bool = False
-    max_recipients: int = Field(default=50, ge=1, le=10_000)
-    timeout: float = Field(default=30.0, gt=0, le=600)
+    host: str = Field(default="localhost", description="the SMTP server")
+    port: int = Field(default=25, ge=1, le=65535, description="of the server")
+    security: Literal["none", "starttls", "tls"] = Field(default="none", description='or `"starttls"`, `"tls"`')
+    sender: str = Field(default="", description="the address in `From`; if empty, `job-supervisor@` and the host")
+    username: str = Field(default="", description="logs in if set")
+    password_env: str = Field(default="", description="the environment variable that contains the password")
+    allow_plain_login: bool = Field(default=False, description="sends the password even over an unencrypted connection")
+    max_recipients: int = Field(
+        default=50, ge=1, le=10_000, description="a payload with more of them fails permanently"
+    )
+    timeout: float = Field(default=30.0, gt=0, le=600, description="seconds for each step of the conversation")
 
 
 class HttpOptions(_Strict):
-    """A webhook. With `url`, payloads may not name another one; with `allowed_hosts`, no host that is not among them,
-    where `*.example.org` stands for all subdomains. `timeout` is seconds for the whole request, of which a payload may
-    ask for less.
+    """A webhook. Secrets are in environment variables, so that they are in no configuration file."""
 
-    The secret of the signature, and credentials in headers, are read from environment variables: `secret_env` names
-    one, `headers_env` maps headers to theirs. `signature` is "default" or "standard" (standardwebhooks.com).
-    `allow_private_hosts` also lets URLs reach loopback, link-local and private networks, which is safe only if every
-    payload is trusted, or with `url`. A GET follows `max_redirects` redirects, each to an allowed address; others
-    follow none. `max_bytes` of the answer are read.
-    """
-
-    url: str = ""
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
-    allowed_hosts: list[str] = Field(default_factory=list)
-    secret_env: str = ""
-    signature: Literal["default", "standard"] = "default"
-    headers_env: dict[str, str] = Field(default_factory=dict)
-    allow_private_hosts: bool = False
-    max_redirects: int = Field(default=0, ge=0, le=10)
-    max_bytes: int = Field(default=64 << 10, ge=0, le=1 << 20)
-    timeout: float = Field(default=15.0, gt=0, le=600)
+    url: str = Field(default="", description="the only address; payloads must not name another one")
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = Field(
+        default="POST", description='or `"GET"`, `"PUT"`, `"PATCH"`, `"DELETE"`'
+    )
+    allowed_hosts: list[str] = Field(
+        default_factory=list, description='the only hosts that are reached; `"*.example.org"` allows all subdomains'
+    )
+    secret_env: str = Field(default="", description="the environment variable with the secret of the signature")
+    signature: Literal["default", "standard"] = Field(default="default", description='or `"standard"`')
+    headers_env: dict[str, str] = Field(
+        default_factory=dict, description="headers, and the environment variables with their values"
+    )
+    allow_private_hosts: bool = Field(
+        default=False,
+        description="loopback, link-local and private networks may be reached: only with a `url` here, "
+        "or if you trust every payload",
+    )
+    max_redirects: int = Field(
+        default=0, ge=0, le=10, description="how many a GET follows, without headers and signature; at most 10"
+    )
+    max_bytes: int = Field(default=64 << 10, ge=0, le=1 << 20, description="how much of the answer is read")
+    timeout: float = Field(
+        default=15.0, gt=0, le=600, description="seconds for the whole request; a payload may ask for less"
+    )
 
 
 class EmbedOptions(_Strict):
-    """`encoding` is that of the result: "list", numbers in JSON, or "base64", little-endian float32.
+    """The form of the vectors, and limits."""
 
-    `max_texts` limits the texts of one payload, `max_length` the characters of each.
-    """
-
-    encoding: Literal["list", "base64"] = "list"
-    max_texts: int = Field(default=64, ge=1, le=1000)
-    max_length: int = Field(default=20_000, ge=1, le=1_000_000)
+    encoding: Literal["list", "base64"] = Field(
+        default="list", description='or `"base64"`: little-endian float32, about half the size'
+    )
+    max_texts: int = Field(default=64, ge=1, le=1000, description="of one payload")
+    max_length: int = Field(default=20_000, ge=1, le=1_000_000, description="characters of each text")
 
 
 class OcrOptions(PictureOptions):
-    """`threshold` is the lowest confidence of a line. `longest_side` (pixels) is that of the picture in which lines are
-    looked for. With `upside_down`, lines that stand on their head are read too.
-    """
+    """Those of pictures, and how lines are found."""
 
-    threshold: float = Field(default=0.5, ge=0, le=1)
-    longest_side: int = Field(default=1280, ge=64, le=4096)
-    upside_down: bool = False
+    threshold: float = Field(default=0.5, ge=0, le=1, description="the lowest confidence of a line")
+    longest_side: int = Field(
+        default=1280,
+        ge=64,
+        le=4096,
+        description="a picture is reduced to this many pixels to find its lines; raise it for small print",
+    )
+    upside_down: bool = Field(default=False, description="whether upside-down lines are read, too")
 
 
 class SpeechOptions(_Strict):
-    """`max_seconds` limits a recording, `max_bytes` its file. With `root`, only files in that folder can be read.
+    """The files that may be read, and how they are transcribed."""
 
-    `beam_size` above 1 is slower and a little more accurate. With `skip_silence`, only the parts that contain speech
-    are transcribed. `model` is a folder with a Whisper model in CTranslate2's format, `language` its code ("de").
-    """
-
-    root: str | None = Field(default=None, min_length=1)
-    max_bytes: int = Field(default=64 << 20, ge=1, le=1 << 30)
-    max_seconds: float = Field(default=600.0, gt=0, le=14_400)
-    beam_size: int = Field(default=1, ge=1, le=10)
-    skip_silence: bool = True
-    model: str | None = Field(default=None, min_length=1)
-    language: str | None = Field(default=None, min_length=2)
+    root: str | None = Field(default=None, min_length=1, description="the only folder whose files may be read")
+    max_bytes: int = Field(default=64 << 20, ge=1, le=1 << 30, description="of the file")
+    max_seconds: float = Field(default=600.0, gt=0, le=14_400, description="of the recording")
+    beam_size: int = Field(default=1, ge=1, le=10, description="more is slower and a little more accurate")
+    skip_silence: bool = Field(
+        default=True, description="leaves out parts without speech, which may otherwise become words"
+    )
+    model: str | None = Field(
+        default=None, min_length=1, description="a folder with another Whisper model (CTranslate2), for other languages"
+    )
+    language: str | None = Field(default=None, min_length=2, description='like `"de"`; recognised if not given')
 
 
 class ThumbnailOptions(PictureOptions):
-    """`folder` is where thumbnails are written; it is required. Each of `sizes` (pixels) makes one.
+    """Those of pictures, and the form and place of the thumbnails."""
 
-    `fit` is "contain" (no side is longer than the size) or "cover" (a square, cut from the middle). `quality` is that
-    of JPEG and WebP.
-    """
-
-    folder: str = ""
-    sizes: list[Annotated[int, Field(ge=8, le=4096)]] = Field(default=[256], min_length=1, max_length=10)
-    format: Literal["webp", "jpeg", "png"] = "webp"
-    quality: int = Field(default=80, ge=1, le=100)
-    fit: Literal["contain", "cover"] = "contain"
+    folder: str = Field(default="", description="where thumbnails are written; required")
+    sizes: list[Annotated[int, Field(ge=8, le=4096)]] = Field(
+        default=[256], min_length=1, max_length=10, description="pixels of the longer side, each for one file"
+    )
+    format: Literal["webp", "jpeg", "png"] = Field(default="webp", description='or `"jpeg"`, `"png"`')
+    quality: int = Field(default=80, ge=1, le=100, description="of WebP and JPEG")
+    fit: Literal["contain", "cover"] = Field(
+        default="contain", description='or `"cover"`: a square, cut from the middle'
+    )
 
 
 class ShellOptions(_Strict):
-    """`allow` lists the programs that payloads may start, as absolute paths, or is "any"; without it none starts.
+    """What payloads may start; without `allow`, nothing."""
 
-    With `shell`, a payload may have a command line for /bin/sh; that needs "any". `timeout` is seconds, `max_output`
-    bytes of each of stdout and stderr. `environment` lists the variables that a program inherits. Exit codes in `final`
-    fail for good; the others are retried.
-    """
-
-    allow: list[str] | Literal["any"] = Field(default=[], validate_default=True)
-    shell: bool = False
-    folder: str | None = Field(default=None, min_length=1)
-    environment: list[str] = Field(default=["PATH", "LANG", "HOME", "TZ"])
-    timeout: float = Field(default=60.0, gt=0, le=86_400)
-    max_output: int = Field(default=64 << 10, ge=0, le=1 << 20)
-    final: list[int] = Field(default=[])
+    allow: list[str] | Literal["any"] = Field(
+        default=[], validate_default=True, description='absolute paths of programs, or `"any"`; required'
+    )
+    shell: bool = Field(
+        default=False, description='payloads may have a `command` for /bin/sh in place of `argv`; needs `"any"`'
+    )
+    folder: str | None = Field(default=None, min_length=1, description="the working directory; by default the worker's")
+    environment: list[str] = Field(
+        default=["PATH", "LANG", "HOME", "TZ"], description="the variables that the program inherits"
+    )
+    timeout: float = Field(
+        default=60.0, gt=0, le=86_400, description="seconds; keep it below the `timeout` of the pool"
+    )
+    max_output: int = Field(
+        default=64 << 10, ge=0, le=1 << 20, description="bytes that are kept of each of stdout and stderr"
+    )
+    final: list[int] = Field(default=[], description="exit codes that fail for good")
 
     @field_validator("allow", mode="plain")
     @classmethod

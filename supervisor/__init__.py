@@ -39,58 +39,25 @@ if TYPE_CHECKING:
     from supervisor.worker.context import Context
 
 __all__ = [
-    "TABLES",
-    "AsyncQueue",
-    "BatchNotFound",
-    "BatchView",
-    "Conflict",
-    "Context",
-    "DuplicateJob",
-    "Enqueue",
-    "EnqueueUncertain",
-    "Fail",
-    "FollowEvent",
-    "InvalidJob",
-    "Job",
-    "JobEvent",
-    "JobFailed",
-    "JobNotFound",
-    "JobPage",
-    "Progress",
-    "Queue",
-    "QueueError",
-    "QueueFull",
-    "Reason",
-    "Retry",
-    "Snooze",
-    "Status",
-    "StoreError",
-    "Task",
-    "WaitTimeout",
-    "__version__",
-    "configure",
-    "task",
-]
+    "TABLES", "AsyncQueue", "BatchNotFound", "BatchView", "Conflict", "Context", "DuplicateJob", "Enqueue",
+    "EnqueueUncertain", "Fail", "FollowEvent", "InvalidJob", "Job", "JobEvent", "JobFailed", "JobNotFound", "JobPage",
+    "Progress", "Queue", "QueueError", "QueueFull", "Reason", "Retry", "Snooze", "Status", "StoreError", "Task",
+    "WaitTimeout", "__version__", "configure", "task",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "AsyncQueue": "supervisor.client.asynchronous",
-    "BatchView": "supervisor.store.base",
-    "Context": "supervisor.worker.context",
-    "Enqueue": "supervisor.domain.enqueueing",
-    "FollowEvent": "supervisor.domain.job_stream",
-    "Job": "supervisor.domain.job",
-    "JobEvent": "supervisor.domain.job",
-    "JobPage": "supervisor.client.administration",
-    "Progress": "supervisor.domain.job",
-    "Queue": "supervisor.client",
-    "Reason": "supervisor.domain.job",
-    "TABLES": "supervisor.store.moving",
-    "Status": "supervisor.domain.job",
-    "Task": "supervisor.tasks",
-    "configure": "supervisor.tasks",
-    "task": "supervisor.tasks",
+    "client": "Queue",
+    "client.administration": "JobPage",
+    "client.asynchronous": "AsyncQueue",
+    "domain.enqueueing": "Enqueue",
+    "domain.job": "Job JobEvent Progress Reason Status",
+    "domain.job_stream": "FollowEvent",
+    "store.base": "BatchView",
+    "store.moving": "TABLES",
+    "tasks": "Task configure task",
+    "worker.context": "Context",
 }
 
 
@@ -101,6 +68,7 @@ if not TYPE_CHECKING:  # type checkers know each name; with this they would acce
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib
 
-        value = getattr(importlib.import_module(_HOMES.get(name, "supervisor.domain.errors")), name)
+        home = next((module for module, names in _HOMES.items() if name in names.split()), "domain.errors")
+        value = getattr(importlib.import_module(f"supervisor.{home}"), name)
         globals()[name] = value
         return value

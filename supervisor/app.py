@@ -80,6 +80,7 @@ def run(
     sources = _watch(settings) if watch else None
     _warn_about_untaken(whole)
     engine = open_engine(settings.database, settings.listen_database)
+    engine.preload()
     if settings.listen_database is not None:
         os.environ["SUPERVISOR_LISTEN_DATABASE"] = settings.listen_database  # for the queues of handlers
     _check_file_system(engine, network)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from supervisor.domain.errors import StoreError
-from supervisor.domain.text import unknown_url
+from supervisor.domain.text import unknown_url, without_driver
 from supervisor.store.base import Engine
 
 
@@ -16,6 +16,7 @@ def open_engine(url: str, listening: str | None = None) -> Engine:
     """
     if not isinstance(url, str):
         raise TypeError(f"a database's URL must be a string, not {url!r}")
+    url, listening = without_driver(url), listening and without_driver(listening)
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         from supervisor.store.sqlite import SqliteEngine

@@ -98,12 +98,7 @@ def run_due(
     for type_, target in handlers.items():
         handler = _handler(type_, target)
         executors[type_] = _Executor(
-            handler,
-            board,
-            policy,
-            capabilities=capabilities,
-            options=options,
-            middleware=_own_middleware(handler),
+            handler, board, policy, capabilities=capabilities, options=options, middleware=_own_middleware(handler)
         )
     with closing(engine.claims()) as claims, tasks.using(queue), ExitStack() as teardowns:
         for executor in executors.values():

@@ -346,7 +346,19 @@ class Site:
     # Faults
 
     def failpoints(self, *points: str) -> dict[str, str]:
-        """The environment for a supervisor in which each of these happens once."""
+        """The environment for a supervisor in which each of these happens once: `ROLE:PLACE=ACTION`.
+
+        The role (supervisor, maintainer, admin, template, worker, else program) is optional; `*` in a place matches
+        anything. Each named statement of the store is a place, see supervisor/store/failing.py. So are
+        `channel.send.MESSAGE`, before a message between processes is sent, and `channel.receive.MESSAGE`, when one has
+        arrived, with the first key of the message, such as `death`. The other places are where `reach` is called.
+
+        `kill` and `stop` are SIGKILL and SIGSTOP. `fail:KIND` raises an error: at places of the store one of the kinds
+        in supervisor/store/failing.py, and on PostgreSQL in supervisor/store/postgres/failing.py; elsewhere an OSError,
+        such as `fail:EPIPE`. `@3` is the third time that a process passes the point, `*2` is twice in a row, and
+        `%0.01` is one time in a hundred at random, from `seed=N`. With `once=FOLDER`, each point takes effect in one
+        process only, and a file there with its name contains the pid.
+        """
         return os.environ | {VARIABLE: ";".join([*points, f"once={self.once}"])}
 
     def hit(self, point: str) -> int:

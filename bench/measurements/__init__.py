@@ -1,4 +1,6 @@
-"""The measurements: one file each. To add one, write its file (see bench/trial.py) and name it here."""
+"""The measurements: one file each. To add one, write its file (see bench/trial.py) and name it here. The results print
+its docstring; bench/report.py makes its table, and bench/goals.py has what a run is checked against.
+"""
 
 from bench.measurements import (
     burst,

@@ -1,4 +1,6 @@
-"""A burst of 10,000 jobs comes to an idle pool that scales itself: how soon all its workers are at work."""
+"""10,000 jobs of 50 ms come to an idle pool with `max_workers = 8`: from the commit until all eight workers are at
+work.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a claim costs, through the store's exchange, when the table holds 10³ to 10⁶ other rows: finished ones,
-delayed ones of a higher priority, or due ones of other types.
+"""What it costs to settle a job and claim the next, through the store's exchange, when the table holds 10³ to 10⁶ other
+rows: finished ones, delayed ones of a higher priority, or due ones of other types. Always ten rounds.
 """
 
 from __future__ import annotations

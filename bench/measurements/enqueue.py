@@ -1,5 +1,5 @@
-"""Enqueueing: jobs a second from one program, one call a job, in bulk, and in the application's own
-transaction. What is synced survives a power cut; the others do not claim to.
+"""Jobs a second that one program enqueues: a call and a commit for each, synced and not; with a row of the application
+in each transaction; many in one call. What is synced survives a power cut; the others do not claim to.
 """
 
 from __future__ import annotations

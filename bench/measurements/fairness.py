@@ -1,7 +1,6 @@
-"""How long another program's INSERT takes beside saturating workers.
-
-It is made on a plain connection with SQLite's usual busy timeout of 5 s, which knows nothing of our
-writers' lock. A starved one would end in "database is locked".
+"""How long another program's `INSERT` takes beside 2 and 12 saturated workers. It is made on a plain connection with
+SQLite's usual busy timeout of 5 s, which knows nothing of our writers' lock. A starved one would end in "database is
+locked".
 """
 
 from __future__ import annotations

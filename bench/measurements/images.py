@@ -1,5 +1,6 @@
 """Pictures a second of the shipped nsfw classifier: jobs of the queue for one worker and for two, beside a bare loop
-over the same handler and pictures in one process and in two. What is missing to the loop is the queue's price.
+over the same handler and pictures in one process and in two. The difference is what the queue
+costs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Four workers with three models each, loaded before the fork (`preload_setup`) or after it: the memory of the pool,
-in which shared pages are counted once (PSS), and the time from the KILL of a worker to its replacement being ready. The
-same of bare forks, without a supervisor: what the kernel takes to end such a process and to fork another.
+"""Four workers with three models each, and their template. The models are loaded before the fork (`preload_setup`)
+or after it: the memory of the pool, in which shared pages are counted once (PSS), and the time from the KILL of a
+worker until its replacement is ready. The same of bare forks, without a supervisor: what the kernel takes to end such
+a process and to fork another.
 """
 
 from __future__ import annotations

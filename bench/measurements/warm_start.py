@@ -1,5 +1,5 @@
-"""A worker whose handler imports onnxruntime: from the supervisor's wish for it to its being ready, forked from
-the warm template or started as a fresh interpreter. Beside it a bare fork of such an image.
+"""A worker whose handler imports onnxruntime: from the supervisor's request for it until it is ready, forked from the
+warm template or started as a fresh interpreter. Beside it a bare fork of such an image.
 """
 
 from __future__ import annotations

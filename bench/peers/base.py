@@ -27,13 +27,15 @@ class Peer:
     """Another job system. One file in this folder makes one of these.
 
     `needs` are what must be installed (see install.py); `versions` asks what is; `program` is its enqueuing
-    program; `command` makes the commands of its workers from their number; `keeps` says in words what
-    becomes of a job whose worker is killed.
+    program; `command` makes the commands of its workers from their number; `settings` says how it is run, with its
+    fastest documented settings; `keeps` says what becomes of a job whose worker is killed; `threads` is for workers
+    that are threads of one process.
     """
 
     name: str
     title: str
     store: str
+    settings: str
     keeps: str
     needs: tuple[install.Need, ...]
     versions: Callable[[], dict[str, str]]
@@ -42,6 +44,7 @@ class Peer:
     size: int
     has_many: bool = False
     worker_counts: tuple[int, ...] = ALL_COUNTS
+    threads: bool = False
 
     @contextlib.contextmanager
     def open(self, folder: Path) -> Iterator[PeerQueue]:
@@ -98,6 +101,6 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def python(*arguments: str) -> list[str]:
-    """A command in the Python peers' environment."""
-    return [str(install.PYTHON_PLACE / "bin" / "python"), *arguments]
+def python(*arguments: str, place: Path = install.PYTHON_PLACE) -> list[str]:
+    """A command in an environment of Python peers."""
+    return [str(place / "bin" / "python"), *arguments]

@@ -1,4 +1,4 @@
-"""Celery on Redis: one prefork worker, without results and without the chatter between workers."""
+"""Celery on Redis."""
 
 from bench.peers import install
 from bench.peers.base import PROGRAMS, Peer, python
@@ -14,6 +14,10 @@ PEER = Peer(
     name="celery",
     title="Celery",
     store="Redis",
+    settings=(
+        "no results, prefork pool, jobs acknowledged before they run (the default); without gossip, mingle and "
+        "heartbeat"
+    ),
     keeps="no; with acks_late and reject_on_worker_lost, it runs again at once",
     needs=(install.PYTHON, install.REDIS),
     versions=lambda: install.python_versions("celery"),

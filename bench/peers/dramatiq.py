@@ -1,4 +1,4 @@
-"""Dramatiq on Redis: a process with one thread for each worker."""
+"""Dramatiq on Redis."""
 
 from bench.peers import install
 from bench.peers.base import PROGRAMS, Peer, python
@@ -12,6 +12,7 @@ PEER = Peer(
     name="dramatiq",
     title="Dramatiq",
     store="Redis",
+    settings="no results; processes with one thread each, one for each worker",
     keeps="yes: Dramatiq exits, and runs it again some time after its restart",
     needs=(install.PYTHON, install.REDIS),
     versions=lambda: install.python_versions("dramatiq"),

@@ -1,4 +1,4 @@
-"""Huey on SQLite, without sync and without results: worker processes of its own consumer."""
+"""Huey on SQLite."""
 
 from bench.peers import install
 from bench.peers.base import PROGRAMS, Peer, python
@@ -13,6 +13,7 @@ PEER = Peer(
     name="huey",
     title="Huey",
     store="SQLite, no sync",
+    settings="`fsync=False, results=False`; process workers, no periodic tasks",
     keeps="no: its row is deleted when it is taken",
     needs=(install.PYTHON,),
     versions=lambda: install.python_versions("huey"),

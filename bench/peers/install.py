@@ -19,6 +19,7 @@ from bench.record import Absence, Record
 HERE = Path(__file__).parent
 PLACE = HERE.parent / ".peers"
 PYTHON_PLACE = PLACE / "python"
+WHEELS_PLACE = PLACE / "wheels"
 NODE_PLACE = PLACE / "node"
 REDIS_PLACE = PLACE / "redis"
 _PATIENCE = 600.0  # seconds for one installation: better-sqlite3 may have to be compiled
@@ -137,6 +138,16 @@ PYTHON = Need(
         provide_python, PYTHON_PLACE, HERE / "requirements.txt", "the Python peers", lambda: sys.executable
     ),
 )
+WHEELS = Need(
+    "wheels",
+    functools.partial(
+        provide_python,
+        WHEELS_PLACE,
+        HERE / "requirements-wheels.txt",
+        "the Python peers that are wheels",
+        lambda: sys.executable,
+    ),
+)
 NODE = Need(
     "npm packages",
     functools.partial(
@@ -168,7 +179,7 @@ def redis_version() -> str:
 
 
 def python_versions(*packages: str, place: Path = PYTHON_PLACE) -> dict[str, str]:
-    """The versions of distributions in the Python peers' environment."""
+    """The versions of distributions in an environment of Python peers."""
     program = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
     command = [str(place / "bin" / "python"), "-c", program, *packages]
     found: dict[str, str] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)

@@ -1,4 +1,4 @@
-"""plainjob on better-sqlite3: as many Node.js processes as workers, each with one worker."""
+"""plainjob on better-sqlite3."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ PEER = Peer(
     name="plainjob",
     title="plainjob",
     store="SQLite",
+    settings="on better-sqlite3, one Node.js process a worker; polls once a second when idle",
     keeps="after a time-out (30 minutes)",
     needs=(install.NODE,),
     versions=_versions,

@@ -1,4 +1,4 @@
-"""RQ on Redis: as many worker processes, each of which forks for every job."""
+"""RQ on Redis."""
 
 from bench.peers import install
 from bench.peers.base import PROGRAMS, Peer, python
@@ -12,6 +12,7 @@ PEER = Peer(
     name="rq",
     title="RQ",
     store="Redis",
+    settings="`result_ttl=0`; a process for each worker, which forks for every job",
     keeps="it is marked failed, without Retry",
     needs=(install.PYTHON, install.REDIS),
     versions=lambda: install.python_versions("rq"),

@@ -54,11 +54,13 @@ NODE = install.Need(
 class Contestant:
     """`program` enqueues and sets up; `command` makes the workers' commands from their number and what they run.
     `size` is the number of no-op jobs that make two or three seconds of work, `many` of those enqueued by calls for
-    many. `keeps` says what becomes of a finished job, `fences` what a result must match to be written.
+    many. `settings` says how it is run, `keeps` what becomes of a finished job, `fences` what a result must match to be
+    written.
     """
 
     name: str
     title: str
+    settings: str
     size: int
     keeps: str
     fences: str
@@ -76,18 +78,19 @@ def _ours_command(workers: int, kind: str, folder: Path) -> list[list[str]]:
     return [[sys.executable, "-m", "supervisor", "run", "-c", str(config)]]
 
 
-def _python(name: str, title: str, package: str, size: int, keeps: str, fences: str) -> Contestant:
+def _python(name: str, title: str, settings: str, size: int, keeps: str, fences: str, package: str = "") -> Contestant:
     program = [str(PYTHON_PLACE / "bin" / "python"), str(PROGRAMS / f"{name}_app.py")]
     return Contestant(
         name,
         title,
+        settings,
         size,
         keeps,
         fences,
         (PYTHON,),
         program,
         lambda workers, _, __: [[*program, "work"]] * workers,
-        lambda: install.python_versions(package, place=PYTHON_PLACE),
+        lambda: install.python_versions(package or name, place=PYTHON_PLACE),
     )
 
 
@@ -102,6 +105,7 @@ _GRAPHILE = ["node", str(PROGRAMS / "graphile_app.mjs")]
 OURS = Contestant(
     "ours",
     "job-supervisor",
+    "",
     100_000,
     "stays in the table",
     "id, state, owner and token of the claim",
@@ -116,6 +120,7 @@ PEERS = {
         Contestant(
             "graphile",
             "graphile-worker, local queue of 500",
+            "24 jobs at a time, completions batched with a delay of 0",
             60_000,
             "is deleted",
             "the id",
@@ -124,10 +129,26 @@ PEERS = {
             lambda workers, _, __: [[*_GRAPHILE, "work"]] * workers,
             _graphile_versions,
         ),
-        _python("pgqueuer", "PgQueuer, batches of 500", "pgqueuer", 30_000, "moves to a log", "the id"),
-        _python("awa", "awa-pg", "awa-pg", 5_000, "moves to a history", "a lease"),
-        _python("oban", "Oban for Python", "oban", 5_000, "stays in the table", "id, state and time of the attempt"),
-        _python("procrastinate", "Procrastinate", "procrastinate", 1_000, "stays in the table", "id and state"),
+        _python("pgqueuer", "PgQueuer, batches of 500", "on asyncpg and uvloop", 30_000, "moves to a log", "the id"),
+        _python(
+            "awa", "awa-pg", "24 jobs at a time; its queue storage", 5_000, "moves to a history", "a lease", "awa-pg"
+        ),
+        _python(
+            "oban",
+            "Oban for Python",
+            "50 jobs at a time; needs Python 3.12",
+            5_000,
+            "stays in the table",
+            "id, state and time of the attempt",
+        ),
+        _python(
+            "procrastinate",
+            "Procrastinate",
+            "24 jobs at a time, asynchronous tasks",
+            1_000,
+            "stays in the table",
+            "id and state",
+        ),
     )
 }
 

@@ -35,15 +35,6 @@ UNITS = {
     "claims over 20 ms": "%",
 }
 WORKERS = (1, 2, 8)
-_FIRST = {
-    "throughput": "throughput",
-    "enqueue": "enqueue",
-    "latency": "latency",
-    "held": "held back",
-    "restart": "back after",
-    "fences": "fenced",
-    "steady": "steady",
-}
 _IDLE = 2  # workers that wait for the job whose latency is measured
 _LONGEST = 4.0  # seconds of one run of throughput
 _BACK = 20.0  # seconds within which one must work again after a restart of the server
@@ -75,14 +66,23 @@ class Course:
 Measure = Callable[[Course, Contestant], Reading]
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """`about` says what is measured; `figure` is the first of its figures."""
+
+    about: str
+    figure: str
+    cases: Mapping[str, Measure]
+
+
 def trials(course: Course, contestants: Sequence[Contestant], only: Sequence[str]) -> list[tuple[str, Trial]]:
     """Each with its first figure. What is to be compared stands side by side."""
     found: list[tuple[str, Trial]] = []
     for name in only or MEASURES:
-        for case, measure in MEASURES[name].items():
-            figure = _FIRST[name]
+        what = MEASURES[name]
+        for case, measure in what.cases.items():
             some = [OURS] if name == "steady" else contestants
-            found += [(figure, Trial(one.name, case, partial(measure, course, one))) for one in some]
+            found += [(what.figure, Trial(one.name, case, partial(measure, course, one))) for one in some]
     return found
 
 
@@ -192,12 +192,31 @@ def _settle_down(queue: OpenQueue) -> None:
         connection.execute("CHECKPOINT")
 
 
-MEASURES: Mapping[str, Mapping[str, Measure]] = {
-    "throughput": {str(count): partial(_throughput, count) for count in WORKERS},
-    "enqueue": {"": _enqueue},
-    "latency": {str(_IDLE): _latency},
-    "held": {"2": _held},
-    "restart": {"2": _restart},
-    "fences": {"1": _fences},
-    "steady": {"2": _steady},
+MEASURES = {
+    "throughput": Measurement(
+        "no-op jobs a second with 1, 2 and 8 workers, the queue filled first",
+        "throughput",
+        {str(count): partial(_throughput, count) for count in WORKERS},
+    ),
+    "enqueue": Measurement(
+        "jobs a second from one program: a commit for each, and 1,000 in a call", "enqueue", {"": _enqueue}
+    ),
+    "latency": Measurement(
+        "2 idle workers: from the call that enqueues a job, and from its commit, to the handler's first line",
+        "latency",
+        {str(_IDLE): _latency},
+    ),
+    "held": Measurement("2 workers at full speed while a transaction stays open", "held back", {"2": _held}),
+    "restart": Measurement(
+        "the server restarts while 2 workers work: from when it can be reached to the next job",
+        "back after",
+        {"2": _restart},
+    ),
+    "fences": Measurement(
+        "a stopped worker goes on after another one has taken its job: 1 if its late result is refused, 0 if it is "
+        "written",
+        "fenced",
+        {"1": _fences},
+    ),
+    "steady": Measurement("ours alone: 1,000 jobs a second while a transaction stays open", "steady", {"2": _steady}),
 }

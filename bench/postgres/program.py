@@ -29,7 +29,11 @@ def main() -> int:
         peers=PEERS,
     )
     parser.add_argument(
-        "--held", type=float, metavar="SECONDS", default=60.0, help="how long a transaction is held open (default 60)"
+        "--held",
+        type=float,
+        metavar="SECONDS",
+        default=60.0,
+        help="how long the transaction of held and steady stays open (default 60; 1800 if you have the time)",
     )
     results = command.Report("postgres", "postgres", report.markdown, report.picture)
     return command.carry_out(command.parsed(parser, PEERS), results, _run, adopt_orphans=False)  # the server is one

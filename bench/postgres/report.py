@@ -8,7 +8,7 @@ from bench.drawing.panels import Bar, Box, Range
 from bench.drawing.svg import Canvas
 from bench.goals import POSTGRES_GOALS
 from bench.postgres.contestants import OURS, PEERS
-from bench.postgres.measures import WORKERS
+from bench.postgres.measures import MEASURES, WORKERS
 from bench.record import Record, Series
 from bench.tables import NONE, median, table
 
@@ -27,6 +27,8 @@ def markdown(record: Record) -> str:
             f"- {_title(one.contestant)}{f', {one.figure}' if one.figure else ''}: {one.reason}"
             for one in record.absences
         ),
+        "What is measured": tables.words({name: one.about for name, one in MEASURES.items()}),
+        "How the peers are run": tables.words({name: f"{peer.title}; {peer.settings}" for name, peer in PEERS.items()}),
     }
     title = "On PostgreSQL, ours and the peers, measured in one run"
     return tables.page(title, _about(record), "![Throughput](postgres.svg)", sections)

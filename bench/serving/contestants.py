@@ -56,7 +56,7 @@ class Site:
 @dataclass(frozen=True)
 class Contestant:
     """`commands` makes those of its server, `client` is the program that asks it. `path` is the address of a model over
-    HTTP; the part in braces stands for its name. It is measured in these `cases`.
+    HTTP; the part in braces stands for its name. It is measured in these `cases`. `settings` says how a peer is run.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Contestant:
     client: Sequence[str]
     path: str = "/{}"
     cases: tuple[str, ...] = CASES
+    settings: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -190,6 +191,7 @@ def _python(name: str) -> Path:
 def _peer(
     name: str,
     title: str,
+    settings: str,
     packages: Sequence[str],
     arguments: Callable[[Site], list[list[str]]],
     *,
@@ -206,6 +208,7 @@ def _peer(
         lambda: install.python_versions(*packages, place=place),
         lambda site: [[str(_python(name)), *line] for line in arguments(site)],
         client,
+        settings=settings,
     )
 
 
@@ -232,13 +235,27 @@ def _bentoml(site: Site) -> list[list[str]]:
 PEERS = {
     one.name: one
     for one in (
-        _peer("litserve", "LitServe", ["litserve"], lambda site: [[_program("litserve")]]),
-        _peer("mosec", "mosec", ["mosec"], _mosec),
-        _peer("bentoml", "BentoML", ["bentoml"], _bentoml),
-        _peer("ray", "Ray Serve", ["ray"], lambda site: [[_program("ray")]]),
+        _peer(
+            "litserve",
+            "LitServe",
+            "an API for each model, one process for HTTP, `workers_per_device`, `restart_workers`",
+            ["litserve"],
+            lambda site: [[_program("litserve")]],
+        ),
+        _peer("mosec", "mosec", "a route and a `Runtime` for each model", ["mosec"], _mosec),
+        _peer("bentoml", "BentoML", "one service with an API for each model, in one process", ["bentoml"], _bentoml),
+        _peer(
+            "ray",
+            "Ray Serve",
+            "an application for each model; an object store of 80 MB. Its installation takes 400 MB, and it needs a "
+            "short path as `--scratch`",
+            ["ray"],
+            lambda site: [[_program("ray")]],
+        ),
         _peer(
             "celery",
             "Celery on Redis, acks_late",
+            "a prefork worker for each model, `acks_late`, `reject_on_worker_lost`, prefetch 1",
             ["celery"],
             _celery,
             client=[str(_python("celery")), _program("celery")],

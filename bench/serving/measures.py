@@ -33,7 +33,15 @@ UNITS = {
     "failed": "jobs",
     "killed": "jobs",
 }
-MEASURES = ("pictures", "request", "memory", "start", "kill", "turns")
+MEASURES = {
+    "pictures": "pictures a second with 1 and 2 workers under full load",
+    "request": "a request with 1 worker at half the load of a bare loop, from its planned time to its answer",
+    "memory": "PSS of all processes with one model and with three; Redis and the spare included",
+    "start": "from the start of the programs to the first answer",
+    "kill": "KILL to a worker under full load: requests in flight that fail or have no answer after 25 s, and the time "
+    "to the next answer",
+    "turns": "ours alone: bursts for three models, with memory for two and a half of them, and for all",
+}
 
 
 class Take:

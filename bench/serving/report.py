@@ -13,6 +13,7 @@ from bench.record import Record, Series
 from bench.serving import turns
 from bench.serving.contestants import BARE, OURS, PEERS, QUEUE, THREE, TITLES, WORKERS
 from bench.serving.goals import SERVING_GOALS
+from bench.serving.measures import MEASURES
 from bench.tables import NONE, median, table
 
 _SERVERS = OURS | PEERS
@@ -33,6 +34,8 @@ def markdown(record: Record) -> str:
         "A worker is killed under full load": _killed(record),
         "Three models, of which two fit": _turns(record),
         "Not measured": _absences(record),
+        "What is measured": tables.words(MEASURES),
+        "How the peers are run": tables.words({name: peer.settings for name, peer in PEERS.items()}),
     }
     picture = "![Pictures a second, requests, memory, a killed worker](models.svg)"
     title = "A model behind ours and behind model servers, measured in one run"

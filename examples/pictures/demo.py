@@ -138,7 +138,9 @@ def check_libraries(config: Path) -> None:
     imported = any("handler" in pool for pool in pools.values())
     missing = [name for name in NEEDED if imported and importlib.util.find_spec(name) is None]
     if missing:
-        raise NothingToDo(f"{', '.join(missing)} not installed: pip install 'job-supervisor[demo]'")
+        there = sys.version_info < (3, 15) or "onnxruntime" not in missing
+        advice = "pip install 'job-supervisor[demo]'" if there else "onnxruntime needs Python 3.14 or older"
+        raise NothingToDo(f"{', '.join(missing)} not installed: {advice}")
 
 
 def take(lock: Any) -> None:

@@ -11,6 +11,7 @@ import re
 import time
 from email.utils import formatdate
 from math import inf
+from pathlib import Path
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -56,6 +57,7 @@ class AccessMiddleware:
         self._app = app
         self._keys = keys
         self._named = frozenset(settings.hosts)
+        self._file = "/".join((settings.token_file or Path("token_file")).parts[-2:])
         own = settings.address[0] if settings.address is not None else "localhost"  # as a browser writes it:
         self._hosts = frozenset({*LOOPBACK, *settings.hosts, f"[{own}]" if ":" in own else own})
 
@@ -96,9 +98,11 @@ class AccessMiddleware:
         request.state.role = role or ""
         if role is None and bearer is not None:
             await asyncio.sleep(WRONG_TOKEN_PAUSE)
-            raise Refused(401, "the token is wrong", "the file named by token_file contains it", headers=BEARER)
+            hint = f"the right token is in {self._file} (token_file in [admin])"
+            raise Refused(401, "the token is wrong", hint, headers=BEARER)
         if role is None and not (is_form or path == "/healthz" or path.startswith("/static/")):
-            raise Refused(401, "a token is required", "send Authorization: Bearer with the admin token", headers=BEARER)
+            hint = f"send Authorization: Bearer with the admin token, which is in {self._file}"
+            raise Refused(401, "a token is required", hint, headers=BEARER)
 
         if self._is_from_another_site(request, host):
             raise Refused(403, "requests from other sites are refused")

@@ -97,20 +97,20 @@ class Problem(BaseModel):
 
 _MEANINGS = {
     400: "The body is not valid JSON.",
-    401: "No token, or a wrong one.",
+    401: "No token, or a wrong one, which is answered after half a second.",
     403: "The token is read-only, `X-Requested-With: supervisor` is missing, another site sent the request, or it "
     "asks for payloads or results, which are hidden from it.",
-    404: "Not found.",
-    409: "The current state does not allow it; for `/run`, the job was cancelled.",
-    413: "The body is too large.",
+    404: "Nothing has this name or id; for `POST /run`, no pool takes the type.",
+    409: "The state, or the number of matching jobs, does not allow it; for `/run`, the job was cancelled.",
+    413: "The body is over 2 MiB, or a file over `max_file` of `[spool]`.",
     415: "The body must be `application/json`, or for `POST /run` a file.",
-    421: "The server does not answer to this host name; see `hosts` of `[admin]`.",
-    422: "The request is invalid; for `/run`, or its handler has refused the payload for good.",
-    429: "`max_waiting` jobs of the type with at least this priority are waiting already.",
+    421: "The server does not answer to this host name: add it to `hosts` of `[admin]`.",
+    422: "A field or parameter is not valid; for `/run`, or the handler has refused the payload for good.",
+    429: "`max_waiting` jobs of the type with at least this priority are waiting already. With `Retry-After`.",
     500: "The job has ended without a result: it has failed, or is quarantined.",
-    503: "The database cannot be used at the moment, or there are too many requests; for `POST /run`, no pool can run "
-    "jobs of the type.",
-    507: "The spool has no room for the file.",
+    503: "The database or the spool cannot be used, there are too many requests, or, for `POST /run`, no pool can run "
+    "the job. With `Retry-After` if another try may succeed.",
+    507: "The spool, or its disk, has no room for the file.",
 }
 _OF_READING = (401, 421, 422, 503)
 _OF_CHANGING = (400, 401, 403, 413, 415, 421, 422, 503)

@@ -70,11 +70,10 @@ def make_app(state: AppState) -> FastAPI:
         app.add_exception_handler(kind, error_of)
     app.add_route("/openapi.json", openapi, include_in_schema=False)
     app.include_router(login.router)
-    app.include_router(overview.open_router)
-    parts = (overview.router, jobs.router, batches.router, run.router, controls.router, controls.schedules, jobs.events)
+    parts = (jobs.router, jobs.events, run.router, batches.router, overview.router, controls.router, controls.schedules)
     for router in parts:
         app.include_router(router, dependencies=[_TOKEN, Depends(no_other_parameters)])
-    for router in (metrics.routes(), state_pages.router, job_pages.router):
+    for router in (overview.open_router, metrics.routes(), state_pages.router, job_pages.router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app

@@ -146,7 +146,7 @@ def _supervisors(overview: Overview) -> Iterator[Metric]:
     drained = {_text(view.host): int(view.drained) for view in living}
     yield _by("supervisor_host_drained", "1 if operators have drained the host: it claims no jobs.", "host", drained)
     leases = {_text(view.host): inf if view.lease_left is None else view.lease_left for view in living}
-    about = "Until the lease of a host's supervisor ends if it is not renewed; +Inf where none is needed."
+    about = "Until a host's lease ends if it is not renewed; below 0, others take its jobs. +Inf with SQLite."
     yield _by("supervisor_lease_seconds", about, "host", leases)
     workers = Counter({_text(view.host): 0 for view in living})
     workers.update(_text(worker.host) for worker in overview.workers)
@@ -169,7 +169,7 @@ def _memory(overview: Overview) -> Iterator[Metric]:
             used[host, _text(device.name), ""] += device.used
     about = 'Memory that all pools of a host may use together; the device is "" for that of the machine.'
     yield _by("supervisor_memory_budget_bytes", about, ("host", "device"), budgets)
-    about = "Memory that counts towards the budget: of the machine by pool, of a device in all."
+    about = "Memory that counts towards it: of the machine by pool, (templates) is shared; of a device in all."
     yield _by("supervisor_memory_used_bytes", about, ("host", "device", "pool"), used)
 
 
@@ -184,9 +184,9 @@ def _jobs(overview: Overview, types: Iterable[TypeView], labels: dict[str, str])
         held.update({(label, gate): count for gate, count in view.held.items()})
         oldest[label] = max(oldest.get(label, 0.0), view.oldest_age or 0.0)
         paused[label] = paused.get(label, False) or view.paused
-    about = "Rows of the jobs table. In a large table the counts of finished jobs may be slightly out of date."
+    about = "Jobs in each of the seven states; in a large table, counts of done and cancelled ones may be minutes old."
     yield _by("supervisor_jobs", about, ("type", "status"), counts)
-    about = "Held jobs by what they wait for, of types that have any."
+    about = "Held jobs by what they wait for (after, due, key or type), of types that have any."
     yield _by("supervisor_jobs_held", about, ("type", "gate"), held)
     yield _by("supervisor_oldest_due_seconds", "How long the oldest due job has been waiting.", "type", oldest)
     yield _by("supervisor_type_paused", "1 if an operator has paused the type.", "type", paused)
@@ -206,7 +206,7 @@ def _runs(numbers: Numbers, labels: dict[str, str]) -> Iterator[Metric]:
         for label, counted in sorted(sums.items())
         for outcome in ("done", "failed")
     }
-    about = "Runs that have ended, by outcome. Crashes and time-outs are failures; each attempt counts."
+    about = "Runs that ended done or failed (crashes and time limits included), not cancelled or uncharged ones."
     yield _by("supervisor_job_runs", about, ("type", "outcome"), ended, CounterMetricFamily)
     run = HistogramMetricFamily(
         "supervisor_job_run_seconds", "Duration of runs, whatever their outcome.", labels=["type"]
@@ -231,7 +231,7 @@ def _pools(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
     for pool in overview.pools:
         target[pool.name] += pool.target
         broken[pool.name] = broken.get(pool.name, False) or pool.broken
-    yield _by("supervisor_pool_target_workers", "The target number of workers.", "pool", target)
+    yield _by("supervisor_pool_target_workers", "The number of workers that it should have.", "pool", target)
     yield _by("supervisor_pool_broken", "1 if workers cannot be set up; `supervisor status` says why.", "pool", broken)
     states = Counter({(pool.name, state): 0 for pool in overview.pools for state in STATES})
     memory: Counter[str] = Counter({pool.name: 0 for pool in overview.pools})
@@ -239,7 +239,7 @@ def _pools(overview: Overview, numbers: Numbers) -> Iterator[Metric]:
         if worker.state in STATES:
             states[worker.pool, worker.state] += 1
         memory[worker.pool] += worker.memory or 0
-    yield _by("supervisor_workers", "Worker processes.", ("pool", "state"), states)
+    yield _by("supervisor_workers", f"Worker processes: {', '.join(STATES)}.", ("pool", "state"), states)
     about = "Memory of a pool's workers that is not shared with other processes."
     yield _by("supervisor_worker_memory_bytes", about, "pool", memory)
     about = "Workers that ended and had to be replaced, by reason."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from supervisor.cli.errors import wrong_usage
@@ -45,14 +44,7 @@ _RETENTION = (
     multiple=True,
 )
 @as_json
-def adopt(
-    target: Target,
-    plan: bool,
-    table: str,
-    rename: Sequence[str],
-    status: Sequence[str],
-    as_json: bool,
-) -> None:
+def adopt(target: Target, plan: bool, table: str, rename: Sequence[str], status: Sequence[str], as_json: bool) -> None:
     """Take over an existing jobs table.
 
     Prints a plan and carries it out in place and in one transaction, after a backup. Options change what it proposes.
@@ -69,7 +61,7 @@ def adopt(
         result({"adopted": False, "reason": str(error)}, str(error), as_json=as_json)
         return
     hint = list(configuration(engine.url, report))
-    told = asdict(report) | {"backup": None if report.backup is None else str(report.backup)}
+    told = report._asdict() | {"backup": None if report.backup is None else str(report.backup)}
     result(
         {"adopted": not plan} | told | {"configuration": "\n".join(hint)},
         *_lines(engine.url, table, report),

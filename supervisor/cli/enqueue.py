@@ -69,13 +69,7 @@ def _options_of_jobs(function: Function) -> Function:
 @patience
 @as_json
 def enqueue(
-    target: Target,
-    type: str,
-    payload: str,
-    wait: bool,
-    timeout: float | None,
-    as_json: bool,
-    **options: Any,
+    target: Target, type: str, payload: str, wait: bool, timeout: float | None, as_json: bool, **options: Any
 ) -> None:
     """Enqueue a job and print its id.
 
@@ -141,9 +135,9 @@ def _jobs_of_stdin(type_: str, options: dict[str, Any]) -> list[NewJob]:
 
 def warn_of_type(target: Target, type_: str) -> None:
     """Warn about a type that no pool takes: a mistyped one would never run. Needs a configuration."""
-    from supervisor.ops.serving import why_untaken
-
     if (known := target.types()) and type_ not in known:
+        from supervisor.ops.serving import why_untaken
+
         with target.operations() as operations:
             if why := why_untaken(operations, type_, known):
                 note(f"warning: {why}")

@@ -223,7 +223,7 @@ def retry(target: Target, all_: bool, done: bool, **which: Any) -> Answer:
 @answering
 @choosing("cancel")
 def cancel(target: Target, all_: bool, **which: Any) -> Answer:
-    """Cancel pending jobs, stop running ones.
+    """Cancel held and pending jobs, ask running ones to stop.
 
     The handler of a running job has the `cancel_grace` of its pool to stop, 5 seconds unless configured; then it is
     interrupted.
@@ -239,7 +239,7 @@ def cancel(target: Target, all_: bool, **which: Any) -> Answer:
             )
             return Answer({"cancelled": changed, "skipped": skipped}, text)
         statuses = {job_id: operations.actions.cancel(job_id, now) for job_id in ids}
-    asked = "is running and was asked to stop; it is interrupted if it has not done so within its pool's cancel_grace"
+    asked = "was asked to stop; it will be interrupted if it has not stopped within its pool's cancel_grace"
     lines = [f"job {job_id} {'cancelled' if status.finished else asked}" for job_id, status in statuses.items()]
     return Answer([{"id": job_id, "status": status} for job_id, status in statuses.items()], *lines)
 
@@ -313,7 +313,7 @@ def batch(target: Target, batch_id: int | None, close: bool) -> Answer:
     with target.operations() as operations:
         if close and batch_id is not None:
             operations.batches.close(batch_id)
-        found = operations.batches.unfinished() if batch_id is None else [operations.batches.get(batch_id)]
+        found = operations.batches.latest() if batch_id is None else [operations.batches.get(batch_id)]
         now = operations.statistics.now()
 
     def show() -> None:

@@ -8,27 +8,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from supervisor.cli.errors import wrong_usage
-from supervisor.cli.options import Answer, Target, answering, flag, option
+from supervisor.cli.options import Answer, Target, answering, flag, of_keys
 from supervisor.domain.text import is_number
 
 if TYPE_CHECKING:
     from supervisor.domain.limits import Limits
 
-_COUNT, _RATE = "N|none", "N/s|none"
+_of_limits = of_keys(
+    "types",
+    "max_running=N|none rate=N/s|none burst=N|none concurrency_per_key=N|none on_conflict=WORD|none "
+    "rate_per_key=N/s|none burst_per_key=N|none fair= age_boost=DURATION|none breaker=N/DURATION|none",
+)
 
 
 @answering
 @click.argument("type", metavar="[TYPE]", default="")
-@option("--max-running", "How many jobs of the type may run at a time, in all pools.", _COUNT)
-@option("--rate", "How many may start in a period: 50/s, 100/m, 1/5s.", _RATE)
-@option("--burst", "How many starts may be saved up.", _COUNT)
-@option("--concurrency-per-key", "How many jobs with the same concurrency_key may run at a time.", _COUNT)
-@option("--on-conflict", "What a job does whose key has another: wait, skip, cancel_running.", "WORD|none")
-@option("--rate-per-key", "How many jobs with the same concurrency_key may start in a period.", _RATE)
-@option("--burst-per-key", "How many starts of a key may be saved up.", _COUNT)
-@option("--fair/--no-fair", "Whether jobs take turns by their fair_key.", default=None)
-@option("--age-boost", "How long a job waits until it counts as one step of priority more.", "DURATION|none")
-@option("--breaker", "After N failures in a row, start nothing for so long, then one job at a time.", "N/DURATION|none")
+@_of_limits
 @flag("--reset", "The configured limits hold again.")
 @flag("--force", "Even if no pool takes the type and no job has it.")
 def limit(target: Target, type: str, reset: bool, force: bool, **given: Any) -> Answer:

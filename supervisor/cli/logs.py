@@ -46,6 +46,7 @@ def logs(target: Target, job_id: int | None, follow: bool, number: int | None, a
     the journal. --json prints one document, with -f one in each line.
     """
     from supervisor.ops.run_logs import MOST_RUNS, LogReader
+    from supervisor.ops.serving import why_of
 
     with closing(target.engine().operations()) as operations:
         most = _LINES if number is None and job_id is None else number
@@ -61,7 +62,11 @@ def logs(target: Target, job_id: int | None, follow: bool, number: int | None, a
         if follow:
             _follow(operations, reader, printer, job)
         elif job is not None and not parts and most != 0:
-            note(f"job {job.id} is {job.status}; nothing that it printed is known")
+            [now, *_] = why_of(operations, job)
+            if now.code == "running":
+                note(f"job {job.id}{now.text.partition(',')[0].removeprefix('it')} and has printed nothing so far")
+            else:
+                note(f"job {job.id} is {job.status}; nothing that it printed is known")
         if reader.unseen and not follow:
             note(f"note: {_UNSEEN}")
 
@@ -70,19 +75,21 @@ def _follow(operations: Operations, reader: LogReader, printer: Printer, job: Jo
     """Until the job has ended; without one, until the user or the reader of the output ends it."""
     from supervisor.ops.serving import PASSING, why_waiting
 
-    known: set[str] = set()
-    next_note = 0.0
+    known = {""}
+    next_note = soon = time.monotonic()
     while job is None or not job.status.finished:
         if time.monotonic() >= next_note:
             next_note = time.monotonic() + _NOTES_EVERY
             waits = [] if job is None else why_waiting(operations, job)
-            why = "; ".join(str(each) for each in waits if each.code not in PASSING)
+            if time.monotonic() < soon + _NOTES_EVERY:  # many start at once
+                waits = [each for each in waits if each.code not in PASSING]
+            why, codes = "; ".join(map(str, waits)), " ".join(each.code for each in waits)
             news = {
                 "too much was printed at once; some runs are left out" if reader.skipped else "",
                 _UNSEEN if reader.unseen else "",
-                f"job {job.id} waits: {why}" if job is not None and why else "",
-            } - {"", *known}
-            known |= news
+                f"job {job.id} waits: {why}" if job is not None and codes not in known else "",
+            } - known
+            known |= news | {codes}  # a text may say how long the reason has lasted
             for text in news:
                 note(f"note: {text}")
         rest(_EVERY)

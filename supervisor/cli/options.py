@@ -6,7 +6,6 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +52,32 @@ def flag(names: str, text: str) -> Callable[[Function], Function]:
     return option(names, text, is_flag=True)
 
 
+class _OfKey(click.Option):
+    def __init__(self, *names: Any, table: str, **more: Any) -> None:
+        super().__init__(*names, **more)
+        self.table = table
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from supervisor.config.settings import TOP  # when somebody asks for this help: `supervisor --help` is fast
+
+        self.help = TOP[self.table].check.keys[self.name].about  # type: ignore[union-attr, index]
+        return super().get_help_record(ctx)
+
+
+def of_keys(table: str, forms: str) -> Callable[[Function], Function]:
+    """Options for these keys of a table of the configuration, each with what follows it: `rate=N/s fair=`."""
+
+    def decorated(function: Function) -> Function:
+        for key, form in reversed([each.split("=") for each in forms.split()]):
+            name = f"--{key.replace('_', '-')}"
+            more = {"type": int if form == "N" else str, "metavar": form} if form else {"default": None}
+            names = name if form else f"{name}/--no-{key}"
+            function = click.option(names, cls=_OfKey, table=table, **more)(function)
+        return function
+
+    return decorated
+
+
 def _absolute(url: str) -> str:
     from supervisor.config.checks import absolute
 
@@ -96,12 +121,11 @@ def check_patience(wait: bool, timeout: float | None) -> None:
         raise wrong_usage("--timeout: only valid with --wait")
 
 
-@dataclass(frozen=True)
 class Target:
     """The configuration and database of a command, as given on the command line."""
 
-    config: Path | None
-    database: str | None
+    def __init__(self, config: Path | None, database: str | None) -> None:
+        self.config, self.database = config, database
 
     @property
     def config_path(self) -> Path:

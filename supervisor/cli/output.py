@@ -8,10 +8,7 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import sys
-import textwrap
-import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -127,7 +124,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: boo
     names = [name.rstrip(">").upper() for name in columns]
     cells = [names, *([clean(value, limit=limit) for value in row] for row in rows)]
     *widths, last = (max(map(_cells, column)) for column in zip(*cells, strict=True))
-    room = shutil.get_terminal_size((_WIDTH, 24)).columns - len(_GAP) * len(widths)
+    room = _columns() - len(_GAP) * len(widths)
     while sum(widths) + min(last, _LEAST) > room and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     last = max(1, room - sum(widths))
@@ -146,6 +143,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, wrap: boo
     return "\n".join(printed)
 
 
+def _columns() -> int:
+    """The width of the terminal. `shutil` would tell it, but loads what archives need."""
+    with suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size().columns or _WIDTH
+    return _WIDTH
+
+
 def _cut(text: str, width: int) -> str:
     if _cells(text) <= width:
         return text
@@ -156,15 +160,21 @@ def _cut(text: str, width: int) -> str:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """The text in lines that end at a space; a longer word is divided."""
+    if _cells(text) <= width:
+        return [text]
     if not text.isascii() and any(_cells(char) > 1 for char in text):
         width = max(1, width // 2)  # textwrap counts characters
+    import textwrap
+
     return textwrap.wrap(text, width, replace_whitespace=False, break_on_hyphens=False) or [""]
 
 
 def _cells(text: str) -> int:
     """The columns of a terminal that a text takes: some characters take two, a combining one none."""
-    if text.isascii():
+    if text.replace("–", "").isascii():  # what tables show of an unknown value
         return len(text)
+    import unicodedata
+
     wide = sum(unicodedata.east_asian_width(char) in ("W", "F") for char in text)
     return len(text) + wide - sum(unicodedata.category(char) in ("Mn", "Me") for char in text)
 

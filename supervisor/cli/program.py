@@ -16,22 +16,32 @@ from supervisor.cli.errors import INTERRUPTED, interrupted, report, report_usage
 from supervisor.cli.options import SELECTING, flag, target_of
 from supervisor.cli.output import ReaderGone, line, prepare, silence, write
 
-# Every command, in the order of the help, with the module in this package that defines it under its name.
+# Every command, in the order of the help: the module in this package that defines it under its name, and the first
+# sentence of its help, so that listing the commands loads none of them.
 COMMANDS = {
-    name: module
-    for module, names in {
-        "setup": "init check doctor run",
-        "enqueue": "enqueue",
-        "status": "status top",
-        "logs": "logs",
-        "limits": "limit",
-        "steering": "pause resume scale drain undrain reload schedules",
-        "upkeep": "purge migrate backup restore",
-        "adoption": "adopt",
-        "move": "move",
-        "jobs": "jobs",
-    }.items()
-    for name in names.split()
+    "init": ("setup", "Write a starter configuration and a module with a task, and print what to do next."),
+    "check": ("setup", "Check the configuration and list every problem."),
+    "doctor": ("setup", "Check the environment and say what to fix."),
+    "run": ("setup", "Run the supervisor."),
+    "enqueue": ("enqueue", "Enqueue a job and print its id."),
+    "status": ("status", "Show supervisors, pools, workers and types."),
+    "top": ("status", "Show everything live, with keys to control it."),
+    "logs": ("logs", "Show what jobs print."),
+    "limit": ("limits", "Show or change when jobs of a type may run."),
+    "pause": ("steering", "Stop starting jobs of a type."),
+    "resume": ("steering", "Start jobs of a paused type again."),
+    "scale": ("steering", "Set a pool's number of workers on each host, or on one."),
+    "drain": ("steering", "Let a host claim no more jobs; what runs there finishes."),
+    "undrain": ("steering", "Let a drained host claim jobs again."),
+    "reload": ("steering", "Reload the configuration and the code."),
+    "schedules": ("steering", "List, make, change, pause, run schedules."),
+    "purge": ("upkeep", "Delete old finished jobs."),
+    "migrate": ("upkeep", "Bring the job tables up to date."),
+    "backup": ("upkeep", "Copy the database to a new file while it is in use."),
+    "restore": ("upkeep", "Replace the database with a copy made by `supervisor backup`."),
+    "adopt": ("adoption", "Take over an existing jobs table."),
+    "move": ("move", "Move all jobs from SQLite to PostgreSQL, or back."),
+    "jobs": ("jobs", "List, show, explain, run, retry, cancel, delete jobs; show and close batches."),
 }
 
 
@@ -44,8 +54,14 @@ class _Lazily(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = getattr(import_module(f"supervisor.cli.{COMMANDS[cmd_name]}"), cmd_name)
+        found: click.Command = getattr(import_module(f"supervisor.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        room = formatter.width - 6 - max(map(len, COMMANDS))
+        with formatter.section("Commands"):
+            rows = [(name, click.Command(name, help=text)) for name, (_, text) in COMMANDS.items()]
+            formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in rows])
 
 
 @click.command(

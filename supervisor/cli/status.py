@@ -19,9 +19,7 @@ from supervisor.cli.tables import span
 from supervisor.domain.text import human_size
 
 if TYPE_CHECKING:
-    from supervisor.ops.views import MemoryView, Overview, SupervisorView
-
-_STATES = {True: "running", False: "dead", None: "unknown"}
+    from supervisor.ops.views import MemoryView, Overview
 
 
 @on_target
@@ -91,7 +89,7 @@ def _section(
 
 def _supervisors(overview: Overview, hidden: Collection[str]) -> None:
     rows = [
-        (s.host, span(s.lease_left), s.pid, _state(s), span(overview.time - s.started_at), s.config)
+        (s.host, span(s.lease_left), s.pid, s.state, span(overview.time - s.started_at), s.config)
         for s in overview.supervisors
     ]
     columns = ("host", "lease>", "pid>", "state", "up", "configuration")
@@ -101,18 +99,13 @@ def _supervisors(overview: Overview, hidden: Collection[str]) -> None:
             (one.host, one.pid, f"{span(overview.time - one.at)} ago", "stopped" if one.stopped else "ended")
             for one in overview.gone
         ]
-        _section("Hosts gone within a day", ("host", "pid>", "since>", "how"), gone)
+        _section("Hosts that left in the last 24 h", ("host", "pid>", "since>", "how"), gone)
     for supervisor in overview.supervisors:
         if supervisor.admin is not None and not supervisor.admin.problem:
-            line(f"admin process at {supervisor.admin.listen}")
+            token = f", token in {file}" if (file := supervisor.admin.token_file) else ""
+            line(f"admin process at {supervisor.admin.listen}{token}")
         for told in () if supervisor.memory is None else memory_lines(supervisor.memory):
             line(told)
-
-
-def _state(supervisor: SupervisorView) -> str:
-    if supervisor.alive and supervisor.stopping:
-        return "stopping"
-    return "drained" if supervisor.alive and supervisor.drained else _STATES[supervisor.alive]
 
 
 def memory_lines(memory: MemoryView) -> Iterator[str]:

@@ -12,7 +12,7 @@ import click
 from click.exceptions import Exit
 
 from supervisor.cli.errors import FAILED, USAGE, wrong_usage
-from supervisor.cli.options import Answer, Target, answering, check_patience, flag, group, option, patience
+from supervisor.cli.options import Answer, Target, answering, check_patience, flag, group, of_keys, option, patience
 from supervisor.cli.output import line, show, table
 from supervisor.domain.text import counted, human
 
@@ -153,6 +153,7 @@ def reload(target: Target, wait: bool, timeout: float | None) -> Answer:
     known within --timeout.
     """
     from supervisor.ops import commands
+    from supervisor.ops.serving import serving
 
     check_patience(wait, timeout)
     settings = target.settings_if_any()  # a faulty one is refused here, without the advice to use --database
@@ -161,10 +162,13 @@ def reload(target: Target, wait: bool, timeout: float | None) -> Answer:
         began = time.monotonic()
         outcomes = commands.await_reload(operations, asked, timeout if wait else _RELOAD_WAIT)
         took = human(time.monotonic() - began)
+        admins = {one.id: one.admin for one in serving(operations).supervisors}
     several = len({record.host for record in asked}) > 1
     names = {record.id: f"{record.pid} on {record.host}" if several else str(record.pid) for record in asked}
     lines = [line for one in asked for line in _reloaded(names[one.id], one.config, outcomes.get(one.id), took)]
     notes = [f"error: {problem}" for outcome in outcomes.values() for problem in outcome["problems"]]
+    missing = ((name, it.problem) for key, name in names.items() if (it := admins.get(key)) and it.problem)
+    notes += [f"warning: supervisor {name} has no admin process: {problem}" for name, problem in missing]
     if settings is not None and settings.path.resolve() not in {Path(record.config).resolve() for record in asked}:
         ours, theirs = settings.path, ", ".join(sorted({record.config for record in asked}))
         notes.insert(
@@ -248,17 +252,10 @@ def run(target: Target, name: str) -> Answer:
     return Answer({"id": job_id}, str(job_id))
 
 
-_KEYS = (
-    option("--type", "The type of its jobs.", "TYPE"),
-    option("--cron", "When it fires, like '30 3 * * *'.", "LINE"),
-    option("--every", "The interval instead, like 5m.", "DURATION"),
-    option("--timezone", "The time zone of --cron. Default: UTC.", "ZONE"),
-    option("--payload", "The payload of its jobs.", "JSON"),
-    option("--priority", "Of its jobs, from -100 to 100; higher runs first.", "N", type=int),
-    option("--misfire", "What becomes of missed times: once, skip or all.", "WORD"),
-    option("--unique-key", "It enqueues nothing while a job of its type with this key is unfinished.", "KEY"),
-    option("--spread", "Each time is later by a part of this, which depends on the name.", "DURATION"),
-    option("--expect-within", "The time within which one of its jobs must succeed.", "DURATION"),
+_of_schedules = of_keys(
+    "schedules",
+    "type=TYPE cron=LINE every=DURATION timezone=ZONE payload=JSON priority=N misfire=WORD unique_key=KEY "
+    "spread=DURATION expect_within=DURATION",
 )
 
 
@@ -281,9 +278,7 @@ def _making(name: Literal["add", "change"], text: str) -> click.Command:
 
     mode = name
     make.__name__, make.__doc__ = name, text
-    for add_option in reversed(_KEYS):
-        make = add_option(make)
-    return answering(named(make))
+    return answering(named(_of_schedules(make)))
 
 
 @answering

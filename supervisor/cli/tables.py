@@ -86,7 +86,7 @@ def of_schedules(views: Iterable[ScheduleView], now: float) -> list[tuple[object
     """A row each."""
     rows: list[tuple[object, ...]] = []
     for view in views:
-        coming = f"in {span(view.next_in)}" if view.next_in > -1 else "no supervisor fires it"
+        coming = "no supervisor fires it" if view.unfired else f"in {span(view.next_in)}"
         last = NOTHING if view.last_at is None else f"{span(max(0.0, now - view.last_at))} ago"
         made = "run time" if view.run_time else "file"
         coming = "paused" if view.paused_at is not None else coming
@@ -109,7 +109,7 @@ def _details(job: Job, now: float) -> str:
     if job.status == "done":
         return NOTHING if job.result is None else compact(job.result)
     words = []
-    if job.status == "pending" and job.scheduled_at > now:
+    if job.status in ("pending", "held") and job.scheduled_at > now:
         words.append(f"due in {span(job.scheduled_at - now)}")
     if job.status == "running":
         since = None if job.started_at is None else now - job.started_at
@@ -145,9 +145,9 @@ def job(
         ("batch", found.batch or ""),
         ("priority", found.priority),
         ("requires", found.requires or NOTHING),
-        ("attempts", f"{found.attempts} of {(len(most) == 1 and most.pop()) or 'the pool’s limit'}"),
+        ("attempts", _of(found.attempts, most)),
         ("limits", in_words(limits)),
-        ("crashes", found.crashes),
+        ("crashes", _of(found.crashes, {*(each.max_crashes for each in limits if found.crashes)})),
         ("unique key", NOTHING if found.unique_key is None else found.unique_key),
         ("concurrency key", found.concurrency_key or ""),
         ("fair key", found.fair_key or ""),
@@ -164,6 +164,11 @@ def job(
         heading("Timeline"),
         table(("time", "after>", "event"), _timeline(found, tried, now), wrap=True),
     )
+
+
+def _of(count: int, most: set[int | None]) -> str:
+    """With the limit, if it is known."""
+    return f"{count} of {most.pop()}" if len(most) == 1 else str(count)
 
 
 def _timeline(found: Job, tried: Sequence[Trial], now: float) -> list[tuple[str, str, str]]:

@@ -12,10 +12,12 @@ from supervisor.domain.enqueueing import payload_of
 from supervisor.domain.errors import InvalidJob, JobNotFound, StoreError
 from supervisor.domain.job import Job, Reason, Status
 from supervisor.domain.values import LAST_ID, checked_type, is_possible_id, job_id_of, moment, short, whole
-from supervisor.store.base import BatchView, Engine, Filter, Operations, Planned, TransactionalInsert
+from supervisor.store.base import BatchView, Engine, Filter, TransactionalInsert
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from supervisor.store.base import Operations, Planned
 
 Answer = TypeVar("Answer")
 
@@ -293,7 +295,7 @@ class Batches:
 
     def unfinished(self) -> list[BatchView]:
         """The latest 50 that have not ended. One that is open and that no program closes any more is among them."""
-        return self._queue._asked(self._queue._connections.lister, lambda operations: operations.batches.unfinished())
+        return self._queue._asked(self._queue._connections.lister, lambda operations: operations.batches.latest())
 
 
 def _number(batch_id: object) -> int:

@@ -84,6 +84,8 @@ class Connections:
                 raise NotReentrant
             with contextlib.closing(self.engine.producer(self.patience, create=False)) as producer:
                 return work(producer)
+        with _entrance:
+            pass
         with seat.guard, (used := threading.Lock()):
             seat.user, seat.used = threading.get_ident(), used
             return self._carefully(seat, work)
@@ -191,16 +193,16 @@ class Forgetful(Protocol):
 _seats: weakref.WeakSet[Seat] = weakref.WeakSet()
 forgetful: weakref.WeakSet[Forgetful] = weakref.WeakSet()
 inherited: list[object] = []  # never closed, nor collected: that could harm the parent's
+_entrance = Guard()  # of every call: closed by a fork, which would else wait for thread after thread
 _held: list[threading.RLock] = []
-_LONGEST_WAIT = 0.5  # seconds that a fork waits for calls in other threads
+_LONGEST_WAIT = 2.0  # seconds that a fork waits for the present calls of other threads
 
 
 def _before_fork() -> None:
     """Keep other threads out of SQLite during the fork: in the child, its locks would stay locked forever."""
     deadline = time.monotonic() + _LONGEST_WAIT
-    _held.extend(
-        seat.guard for seat in list(_seats) if seat.guard.acquire(timeout=max(0.0, deadline - time.monotonic()))
-    )
+    guards = [_entrance, *(seat.guard for seat in list(_seats))]
+    _held.extend(guard for guard in guards if guard.acquire(timeout=max(0.0, deadline - time.monotonic())))
 
 
 def _after_fork_in_parent() -> None:
@@ -219,6 +221,8 @@ def _release() -> None:
 
 
 def _after_fork_in_child() -> None:
+    global _entrance
+    _entrance = Guard()
     _held.clear()
     for seat in list(_seats):
         seat.forget()

@@ -60,12 +60,7 @@ class Queue(Administration):
         self._watcher = Watcher(self._connections)
 
     def enqueue(
-        self,
-        type: str,
-        payload: object = None,
-        *,
-        connection: object = None,
-        **options: Unpack[JobOptions],
+        self, type: str, payload: object = None, *, connection: object = None, **options: Unpack[JobOptions]
     ) -> int:
         """Enqueue one job and return its id.
 
@@ -83,12 +78,7 @@ class Queue(Administration):
         return self.put(type, payload, connection=connection, **options)[0]
 
     def put(
-        self,
-        type: str,
-        payload: object = None,
-        *,
-        connection: object = None,
-        **options: Unpack[JobOptions],
+        self, type: str, payload: object = None, *, connection: object = None, **options: Unpack[JobOptions]
     ) -> tuple[int, bool]:
         """`enqueue` that also says whether the job is new: False if an unfinished one has its `unique_key`.
 
@@ -201,7 +191,7 @@ class Queue(Administration):
         if "unique_key" in options:
             raise TypeError("enqueue_many: a unique_key is that of one job; give it in an Enqueue")
         jobs = new_jobs(type, payloads, **options)
-        count = jobs.count if isinstance(jobs, AlikeJobs) else len(jobs)
+        count = jobs.total if isinstance(jobs, AlikeJobs) else len(jobs)
         return self.insert(jobs, connection=connection) if count else []
 
     def batch(self, *, on_done: OnDone = None, payload: object = None, connection: object = None) -> Batch:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from supervisor.client.connections import Connections, Seat, forgetful, inherited
 from supervisor.client.subscription import Stream, Subscription
 from supervisor.domain.errors import StoreError
-from supervisor.domain.polling import HintWindow, Pace
+from supervisor.domain.polling import Pace
 
 if TYPE_CHECKING:
     from supervisor.domain.job import JobEvent
@@ -143,13 +143,15 @@ class Watcher:
 class _Look:
     """What the thread looks with, and how it sleeps until there may be something new."""
 
-    _wakeup = -1
+    _wakeup: tuple[int, ...] = ()  # a pipe, once it is there
 
     def __init__(self, watcher: Watcher, connections: Connections) -> None:
         self._watcher = watcher
         self._connections = connections
         self._seat = watcher.seat
-        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wakeup = os.pipe()
+        for end in self._wakeup:
+            os.set_blocking(end, False)
         self._producer: Producer | None = None
         self._feed: ChangeFeed | None = None
         self._emitted: Feeds | None = None
@@ -157,14 +159,14 @@ class _Look:
         self._rest = 0.0  # seconds without checks that are due
         self._errors_rest = _REST  # the same after the next error
         self._pace = Pace()
-        self._window = HintWindow(())
 
     def __del__(self) -> None:
-        if self._wakeup >= 0:
-            os.close(self._wakeup)  # not before: somebody may be about to wake it
+        for end in self._wakeup:
+            os.close(end)  # not before: somebody may be about to wake it
 
     def wake(self) -> None:
-        os.eventfd_write(self._wakeup, 1)
+        with contextlib.suppress(BlockingIOError):  # it is full: the thread has not read it yet
+            os.write(self._wakeup[1], b"x")
 
     def close(self) -> None:
         self._forget_feed()
@@ -183,7 +185,7 @@ class _Look:
         self._errors_rest = _REST
         for one in told:
             one.tell(found.get(one.job_id))
-        if changed:  # those that find nothing are bounded by the feed's window
+        if changed:  # those that find nothing are bounded by the feed
             self._rest = self._pace.rest_after(time.monotonic(), time.thread_time() - began)
 
     def _read(self, producer: Producer) -> tuple[bool, list[Subscription], dict[int, JobEvent]]:
@@ -193,11 +195,9 @@ class _Look:
         if self._feed is None or producer is not self._producer:  # that of another file
             self._forget_feed()
             self._feed, self._producer = self._connections.engine.changes(ends=True), producer
-            self._window, self._version = HintWindow(self._feed.window), None
+            self._version = None
         before, self._version = self._version, self._feed.version()
         changed = before != self._version
-        if changed:
-            self._window.found()
         new = self._watcher.added()
         told = self._watcher.present() if changed else new
         found = producer.events({one.job_id for one in told}) if told else {}
@@ -225,13 +225,9 @@ class _Look:
         if self._rest:
             self._pause_feed()
             self._sleep(self._rest)
-        feed, window = self._feed, self._window
-        if feed is None:
-            return
-        now = time.monotonic()
-        due = window.next_after(now)
-        if feed.resume() or self._sleep(feed.unhinted if due is None else due - now, feed):
-            window.open(time.monotonic())
+        feed = self._feed
+        if feed is not None and not feed.resume():
+            self._sleep(feed.unhinted, feed)
 
     def idle(self, seconds: float) -> None:
         """Nobody listens, but somebody may soon."""
@@ -239,28 +235,29 @@ class _Look:
         self._pause_feed()
         self._sleep(seconds)
 
-    def _sleep(self, seconds: float, feed: ChangeFeed | None = None) -> bool:
-        """Until somebody wakes it, or the feed has a hint: then returns True. Meanwhile, what jobs emit is read."""
+    def _sleep(self, seconds: float, feed: ChangeFeed | None = None) -> None:
+        """Until somebody wakes it, or the feed has a hint. Meanwhile, what jobs emit is read."""
         if seconds < _SHORT:
-            time.sleep(max(0.0, seconds))  # polling counts in milliseconds
-            return False
+            time.sleep(seconds)  # polling counts in milliseconds
+            return
         until = time.monotonic() + seconds
         waiting = select.poll()
-        waiting.register(self._wakeup, select.POLLIN)
+        waiting.register(self._wakeup[0], select.POLLIN)
         if feed is not None and (descriptor := feed.fileno()) is not None:
             waiting.register(descriptor, select.POLLIN)
         while (left := until - time.monotonic()) > 0:
             step = left if self._emitted is None else min(left, self._emitted.rest)
             ready = {descriptor for descriptor, _ in waiting.poll(step * 1000)}
-            if self._wakeup in ready:
-                os.eventfd_read(self._wakeup)
+            if self._wakeup[0] in ready:
+                os.read(self._wakeup[0], 4096)
+            if feed is not None and feed.fileno() in ready:
+                feed.drain()
             if ready:
-                return feed is not None and feed.fileno() in ready and feed.drain()
+                return
             emitted = set() if self._emitted is None else self._emitted.look()
             for one in self._watcher.present() if emitted else ():
                 if isinstance(one, Stream) and one.job_id in emitted:
                     one.ring()
-        return False
 
     def _pause_feed(self) -> None:
         if self._feed is not None:

@@ -11,7 +11,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from supervisor.config.settings import LogSettings, PoolSettings, RetentionSettings, Settings
+from supervisor.config.pool_settings import PoolSettings
+from supervisor.config.settings import LogSettings, RetentionSettings, Settings
 from supervisor.domain.errors import ConfigError
 
 __all__ = ["LogSettings", "PoolSettings", "RetentionSettings", "Settings", "load", "locate"]

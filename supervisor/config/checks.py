@@ -1,8 +1,8 @@
 """What a value of `supervisor.toml` may be: durations, sizes, names, addresses.
 
-A check returns the value to use, or raises ValueError with the end of a sentence that starts with the key. They are
-plain functions: every command reads the configuration, and a validation library takes longer to import than most
-commands take to run.
+A check returns the value to use, or raises ValueError with the end of a sentence that starts with the key. Its
+docstring says what it accepts, for docs/keys.md. They are plain functions: every command reads the configuration, and a
+validation library takes longer to import than most commands take to run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from supervisor.domain.alerts import WHEN
 from supervisor.domain.limits import interval_of
 from supervisor.domain.schedule import Schedule, zone
-from supervisor.domain.text import human, human_size, is_number, seconds, size, unknown_url
+from supervisor.domain.text import human, human_size, is_number, seconds, size, unknown_url, without_driver
 from supervisor.domain.values import TYPE, encode
 
 Way = tuple[str | int, ...]
@@ -32,10 +32,13 @@ SMALLEST = 1 << 20  # bytes; no Python process is smaller, so such a limit would
 
 
 class Key(NamedTuple):
-    """A key of a table: what its value may be (a mapping: the keys of a table inside it), and the value without it."""
+    """A key of a table: what its value may be (a mapping: the keys of a table inside it), the value without it, and
+    what it is about, for docs/keys.md and `--help`.
+    """
 
     check: Check[Any] | Keys | Tables | Entries
     default: Any = None
+    about: str = ""
 
 
 Keys: TypeAlias = Mapping[str, Key]
@@ -53,6 +56,11 @@ class Entries(NamedTuple):
 
     keys: Keys
     required: tuple[str, ...]
+
+
+def usable_cores() -> frozenset[int]:
+    """The numbers of the cores on which we may run; of all where the system does not say, which is not Linux then."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def shown(value: object) -> str:
@@ -73,10 +81,16 @@ def refused(must: str, value: Any) -> ValueError:
     return ValueError(f"{must}, not {shown(value)}")
 
 
+def accepting(what: str, check: Check[_Value]) -> Check[_Value]:
+    check.__doc__ = what
+    return check
+
+
 # Values of any kind
 
 
 def anything(value: Any) -> Any:
+    """any value"""
     return value
 
 
@@ -88,7 +102,7 @@ def of_kind(kind: type[Any], must: str, *rules: Check[Any]) -> Check[Any]:
             value = rule(value)
         return value
 
-    return check
+    return accepting(must.removeprefix("must be "), check)
 
 
 boolean = of_kind(bool, "must be true or false")
@@ -106,7 +120,7 @@ def matching(pattern: re.Pattern[str] | str, what: str) -> Check[str]:
             raise ValueError(f"{value!r} is not {what}")
         return value
 
-    return text(rule)
+    return accepting(what, text(rule))
 
 
 def number(least: float, most: float, kind: type[float] = float) -> Check[float]:
@@ -119,7 +133,8 @@ def number(least: float, most: float, kind: type[float] = float) -> Check[float]
             raise refused(f"must be at most {most}", value)
         return kind(value)
 
-    return check
+    bounds = f"{least} to {most:,}" if most < 1e15 else f"at least {least}"
+    return accepting(f"a {'whole ' * (kind is int)}number, {bounds}", check)
 
 
 def whole(least: int, most: int) -> Check[float]:
@@ -135,7 +150,7 @@ def unless(word: str, check: Check[_Value]) -> Check[_Value | None]:
         except ValueError as error:
             raise ValueError(f'{error}, or "{word}"') from None
 
-    return checked
+    return accepting(f'{check.__doc__}, or "{word}"', checked)
 
 
 def one_of(*words: str) -> Check[str]:
@@ -146,7 +161,7 @@ def one_of(*words: str) -> Check[str]:
             raise refused(f"must be {expected}", value)
         return value
 
-    return check
+    return accepting(expected, check)
 
 
 def listed(item: Check[_Value], *, least: int = 0, repeats: bool = False) -> Check[tuple[_Value, ...]]:
@@ -159,7 +174,7 @@ def listed(item: Check[_Value], *, least: int = 0, repeats: bool = False) -> Che
             raise ValueError("the list is empty; omit the key instead")
         return tuple(values)
 
-    return check
+    return accepting(f"a list; each is {item.__doc__}", check)
 
 
 def named(name: Check[str], value: Check[_Value]) -> Check[dict[str, _Value]]:
@@ -169,7 +184,7 @@ def named(name: Check[str], value: Check[_Value]) -> Check[dict[str, _Value]]:
         _each((name, "", key) for key in table(given))
         return dict(zip(given, _each((value, f"{key}: ", each) for key, each in given.items()), strict=True))
 
-    return check
+    return accepting("a table", check)
 
 
 def _each(parts: Iterable[tuple[Check[_Value], str, Any]]) -> list[_Value]:
@@ -197,7 +212,7 @@ def duration_from(at_least: float = 0.0) -> Check[float]:
             raise ValueError(f"{value!r} is out of range; it must be from {human(at_least)} to 36500d")
         return length
 
-    return check
+    return accepting(f"a duration{f', at least {human(at_least)}' if at_least else ''}", check)
 
 
 DAY = 86_400.0
@@ -209,12 +224,12 @@ patience = duration_from(at_least=1.0)
 retention = unless("forever", duration)
 
 
-def rate(value: Any) -> float:
-    """Returns the seconds between two starts."""
-    return interval_of(text()(value))
+_RATE = 'a rate; write it like "50/s", "100/m" or "1/5s"'
+rate = accepting(_RATE, lambda value: interval_of(text()(value)))  # seconds between two starts
 
 
 def memory(value: Any) -> int:
+    """a size, at least 1MiB"""
     found = size(value)
     if not SMALLEST <= found < 1 << 63:
         raise ValueError(f"{value!r} is out of range; it must be at least {human_size(SMALLEST)}")
@@ -235,7 +250,7 @@ capability = matching(
     r"[!-+\--~]{1,100}", "a capability; one has 1 to 100 printable ASCII characters, no space and no comma"
 )
 schedule_name = matching(NAME, "a valid name; it must have 1 to 100 characters of a-z 0-9 _ . -")
-argument = matching(r"[^\0]*", "text for a program: it contains a NUL character")
+argument = accepting("text", matching(r"[^\0]*", "text for a program: it contains a NUL character"))
 variable = matching(r"[^=\0]+", "the name of an environment variable")
 folder = matching(rf"(?=.*\S)[^\0{os.pathsep}]+", 'a folder; write it like "src"')
 file_name = matching(r"(?=.*\S)[^\0]*[^\0/]", "the name of a file")
@@ -254,10 +269,7 @@ host_pattern = matching(
 _device = matching(
     r"\d{1,4}|[A-Za-z][A-Za-z0-9_./:-]{0,99}", 'a device; write its number, or its id like "GPU-8932f937" or "MIG-…"'
 )
-
-
-def device(value: object) -> str:
-    return _device(str(value) if type(value) is int else value)
+device = accepting(_device.__doc__ or "", lambda value: _device(str(value) if type(value) is int else value))
 
 
 def _address(value: str) -> str:
@@ -280,13 +292,14 @@ def _address(value: str) -> str:
     return value
 
 
-listen_address = text(_address)
+listen_address = accepting('an address; write it like "127.0.0.1:8787" or "unix:admin.sock"', text(_address))
 
 
 # Jobs, schedules and alerts
 
 
 def payload(value: object) -> str:
+    """any JSON value"""
     return encode("payload", value)
 
 
@@ -300,17 +313,19 @@ def _cron(line: str) -> str:
     return line
 
 
-timezone = text(_zone)
-cron = text(_cron)
+timezone = accepting('a time zone; write it like "Europe/Berlin"', text(_zone))
+cron = accepting('five fields; write them like "30 3 * * *"', text(_cron))
 
 
-def alert_when(value: object) -> tuple[str, float]:
-    """What an alert is about, and the seconds of "oldest_due > 5m"."""
+def alert_when(value: object) -> tuple[str, float]:  # and the seconds of "oldest_due > 5m"
     name, sign, length = (part.strip() for part in (value if isinstance(value, str) else "").partition(">"))
     if name not in WHEN or (sign == ">") != (name == "oldest_due"):
         names = ", ".join(repr(name) for name in WHEN if name != "oldest_due")
         raise refused(f"must be {names} or 'oldest_due > 5m'", value)
     return name, limit(length) if sign else 0.0
+
+
+alert_when.__doc__ = ", ".join(repr(name) for name in WHEN if name != "oldest_due") + " or 'oldest_due > 5m'"
 
 
 # The database's address
@@ -324,6 +339,7 @@ def absolute(url: str, folder: Path) -> str:
     """
     if of_server(url):
         return server(url)
+    url = without_driver(url)
     # SQLite itself makes a private database of these; its rows would be lost with each connection.
     if url in ("sqlite:", "sqlite://", "sqlite:///") or ":memory:" in url or "mode=memory" in url:
         raise ValueError("in-memory databases are not supported, as processes cannot share them; name a file")
@@ -339,11 +355,12 @@ def absolute(url: str, folder: Path) -> str:
 
 def of_server(url: object) -> bool:
     """Whether it is meant as the URL of a server."""
-    return isinstance(url, str) and url.partition(":")[0].lower() in ("postgresql", "postgres")
+    return isinstance(url, str) and without_driver(url).partition(":")[0].lower() in ("postgresql", "postgres")
 
 
 def server(url: str) -> str:
     """The URL of a server. Raises ValueError with one sentence."""
+    url = without_driver(url)
     if not url.startswith(("postgresql://", "postgres://")) or not url.isprintable() or " " in url:
         raise ValueError(unknown_url(url))
     return url

@@ -13,18 +13,29 @@ from supervisor.domain.text import human
 
 _COUNT, _PLAIN = whole(1, MAX_WAITING), Limits()
 
-BREAKER: Keys = {"failures": Key(whole(1, MAX_ATTEMPTS), 5), "pause": Key(duration, _PLAIN.breaker_pause)}
+BREAKER: Keys = {
+    "failures": Key(whole(1, MAX_ATTEMPTS), 5, "After so many failed attempts in a row, no job of the type starts."),
+    "pause": Key(
+        duration, _PLAIN.breaker_pause, "How long that is; then one job starts at a time, until one succeeds."
+    ),
+}
 LIMITS: Keys = {
-    "max_running": Key(_COUNT),
-    "rate": Key(checks.rate),
-    "burst": Key(_COUNT, 1),
-    "concurrency_per_key": Key(_COUNT),
-    "on_conflict": Key(one_of("wait", "skip", "cancel_running"), "wait"),
-    "rate_per_key": Key(checks.rate),
-    "burst_per_key": Key(_COUNT, 1),
-    "fair": Key(boolean, False),
-    "age_boost": Key(limit),
-    "breaker": Key(BREAKER),
+    "max_running": Key(_COUNT, about="How many jobs of the type may run at a time, over all pools and hosts."),
+    "rate": Key(checks.rate, about="How many may start in a period: 50/s, 100/m, 1/5s."),
+    "burst": Key(_COUNT, 1, "How many starts may be saved up; needs a rate."),
+    "concurrency_per_key": Key(
+        _COUNT, about="How many jobs with the same concurrency_key may run at a time; else one."
+    ),
+    "on_conflict": Key(
+        one_of("wait", "skip", "cancel_running"),
+        "wait",
+        "What a job does whose key has another: wait, skip, cancel_running.",
+    ),
+    "rate_per_key": Key(checks.rate, about="How many jobs with the same concurrency_key may start in a period."),
+    "burst_per_key": Key(_COUNT, 1, "How many starts of a key may be saved up; needs rate_per_key."),
+    "fair": Key(boolean, False, "Whether jobs take turns by their fair_key."),
+    "age_boost": Key(limit, about="The waiting that counts as much as one step of priority."),
+    "breaker": Key(BREAKER, about="After N failures in a row, start nothing for so long, then one job at a time."),
 }
 _FIELDS = {
     "rate": "interval",

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import socket
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from supervisor.config.checks import shown
+from supervisor.config.checks import shown, usable_cores
+from supervisor.config.pool_settings import PoolSettings
 from supervisor.config.problems import Report
-from supervisor.config.settings import PoolSettings, Settings
+from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.text import no_pool
 
@@ -26,7 +25,8 @@ def here() -> Path:
     with contextlib.suppress(OSError):
         if entered.is_absolute() and entered.samefile("."):
             return entered
-    return Path("/proc/self/cwd").readlink()  # unlike Path.cwd(), no error if the folder is deleted
+    link = Path("/proc/self/cwd")  # unlike Path.cwd(), no error if the folder is deleted
+    return link.readlink() if link.is_symlink() else Path.cwd()
 
 
 HOST_VARIABLE = "SUPERVISOR_HOST"
@@ -36,8 +36,8 @@ _OWN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 def own_host(database: str) -> str:
     """`$SUPERVISOR_HOST`, else the system's name; always that with SQLite, which has one host. Raises ConfigError."""
     if database.startswith("sqlite:"):
-        return socket.gethostname()
-    name = os.environ.get(HOST_VARIABLE) or socket.gethostname()
+        return os.uname().nodename
+    name = os.environ.get(HOST_VARIABLE) or os.uname().nodename
     if not _OWN_NAME.fullmatch(name):
         raise ConfigError(
             [f"${HOST_VARIABLE}: {name!r} is not a host name; it may have 1 to 253 of a-z A-Z 0-9 _ . : -"]
@@ -78,8 +78,10 @@ def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
     path starts at `folder`, the configuration's. Raises ValueError with one sentence.
     """
     if "/" not in program:
+        from shutil import which  # imported here: it loads much, and a command only looks at the names of pools
+
         path = env.get("PATH", os.environ.get("PATH", os.defpath))
-        found = shutil.which(program, path=os.pathsep.join(str(folder / entry) for entry in path.split(os.pathsep)))
+        found = which(program, path=os.pathsep.join(str(folder / entry) for entry in path.split(os.pathsep)))
         if found is None:
             raise ValueError(f"there is no program {shown(program)} on PATH; give its full path")
         return found
@@ -91,7 +93,7 @@ def executable(program: str, folder: Path, env: Mapping[str, str]) -> str:
 
 def report_missing(settings: Settings, report: Report, names: Collection[str] = ()) -> None:
     """Report the programs and the cores that are not there, of the pools of these names or of all pools."""
-    ours = os.sched_getaffinity(0)
+    ours = usable_cores()
     for name, pool in settings.pools.items():
         if names and name not in names:
             continue

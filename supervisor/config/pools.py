@@ -10,24 +10,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config.checks import NAME, Way
+from supervisor.config.checks import NAME, Way, usable_cores
 from supervisor.config.limits import LIMITS, contradiction, limits_of
+from supervisor.config.pool_settings import NAMING, POOL, TASK, TYPE, VISIBLE_DEVICES, PoolSettings, Trial, TypeSettings
 from supervisor.config.problems import Report, checked, dotted
-from supervisor.config.settings import (
-    NAMING,
-    POOL,
-    TASK,
-    TYPE,
-    VISIBLE_DEVICES,
-    PoolSettings,
-    Trial,
-    TypeSettings,
-)
 from supervisor.config.tasks import Declared, Unreadable, of_module
 from supervisor.domain.settlement import FollowUps, RetryPolicy
 from supervisor.domain.text import human, like
@@ -141,11 +131,7 @@ def _check_rules(pool: Layers, report: Report) -> None:
             "it needs batch_cost, the field of the payload that says what a job costs",
         ),
         ("path", has("path") and program, "it applies to Python handlers; for a program, set PYTHONPATH in env"),
-        (
-            "preload_setup",
-            get("preload_setup") and not forked,
-            'it needs a handler, start = "fork" and preload = true',
-        ),
+        ("preload_setup", get("preload_setup") and not forked, 'it needs a handler, start = "fork" and preload = true'),
         (
             "preload_setup",
             get("preload_setup") and get("gpus"),
@@ -203,7 +189,7 @@ def _workers(pool: Layers, report: Report) -> tuple[int, int]:
         workers = sizes.get("workers", POOL["workers"].default)
         return workers, workers
     low = 1 if low is None else low
-    high = max(low, len(os.sched_getaffinity(0))) if high is None else high
+    high = max(low, len(usable_cores())) if high is None else high
     if low > high:
         report.add(pool.at("max_workers"), f"min_workers is {low}, which is more than max_workers, {high}")
     return low, high
@@ -350,14 +336,13 @@ def _options(options: Mapping[str, Any], report: Report) -> Mapping[str, Any]:
 
 
 def _retry(values: Mapping[str, Any], retry: RetryPolicy) -> RetryPolicy:
-    return replace(
-        retry, **values.get("retry", {}), **{k: values[k] for k in ("max_attempts", "give_up_on") if k in values}
-    )
+    own = {name: values[name] for name in ("max_attempts", "give_up_on") if name in values}
+    return retry._replace(**values.get("retry", {}), **own)
 
 
 def _check_delays(policy: RetryPolicy, at: Way, whose: str, report: Report) -> None:
     for name, entry in {"": {}, **policy.on}.items():
-        each = replace(policy, **entry)
+        each = policy._replace(**entry)
         if each.max < each.base and (not name or entry.keys() & {"base", "max"}):
             what = f"max is {human(each.max)}, which is shorter than base, {human(each.base)}"
             report.add((*at, "on", name) if name else at, whose + what)

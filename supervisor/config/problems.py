@@ -27,7 +27,7 @@ class Problem(NamedTuple):
     of_source: bool = False
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Report:
     """The problems found so far in a file. The same problem of the same key counts once, however often it is found."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import json
+import os
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from supervisor.config.checks import Way, absolute, of_server, server
 from supervisor.config.machine import here, own_host, report_missing, runs_on
+from supervisor.config.pool_settings import PoolSettings
 from supervisor.config.pools import build
 from supervisor.config.problems import Report, checked
 from supervisor.config.settings import (
@@ -22,7 +24,6 @@ from supervisor.config.settings import (
     AdminSettings,
     LogSettings,
     MachineSettings,
-    PoolSettings,
     RetentionSettings,
     Settings,
     SpoolSettings,
@@ -57,7 +58,8 @@ def survey(path: Path, database: str | None) -> tuple[Settings, Report]:
     """
     text = _text(path)
     report = Report(str(path), text)
-    values = {name: key.default for name, key in TOP.items()} | checked(TOP, _parsed(path, text), (), report)
+    given = checked(TOP, _parsed(path, text), (), report)
+    values = {name: key.default for name, key in TOP.items()} | given
     file = path if path.is_absolute() else here() / path  # the current folder may have been deleted
     folder = file.parent.resolve()
     pools, schedules = build(values, folder, report), _schedules(values["schedules"], report)
@@ -72,7 +74,7 @@ def survey(path: Path, database: str | None) -> tuple[Settings, Report]:
         admin=None if values["admin"] is None else _admin(AdminSettings(**values["admin"]), folder, report),
         machine=MachineSettings(**values["machine"], devices=_devices(values["devices"], pools, report)),
         spool=_spool(SpoolSettings(**values["spool"]), folder, report),
-        **{name: values[name] for name in ALONE} | _addresses(values, folder, database, report),
+        **{name: values[name] for name in ALONE} | _addresses(values, given, folder, database, report),
     )
     return settings, report
 
@@ -100,15 +102,20 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 # The file's parts. Problems are added to the report; the settings are valid only if it stays empty.
 
 
-def _addresses(values: Mapping[str, Any], folder: Path, database: str | None, report: Report) -> dict[str, str | None]:
-    """The URLs of the database; `database` replaces the file's own, and has no pooler of the file's."""
+def _addresses(
+    values: Mapping[str, Any], given: Mapping[str, Any], folder: Path, database: str | None, report: Report
+) -> dict[str, str | None]:
+    """The URLs of the database; `database` replaces the file's own, and has no pooler of the file's. If the file names
+    none, the database of a program's tasks counts, see supervisor/tasks.
+    """
 
     def right(name: str, check: Callable[[str], str]) -> str | None:
+        default: str | None = TOP[name].default
         try:
             return None if values[name] is None else check(values[name])
         except ValueError as error:
             report.add((name,), str(error))
-            return None
+            return None if default is None else check(default)
 
     def listening(url: str) -> str:
         if not of_server(values["database"]):
@@ -119,12 +126,16 @@ def _addresses(values: Mapping[str, Any], folder: Path, database: str | None, re
         "database": right("database", lambda url: absolute(url, folder)),
         "listen_database": right("listen_database", listening),
     }
+    name, other = "--database", None
+    if database is None and "database" not in given:
+        name = "$SUPERVISOR_DATABASE"
+        database, other = os.environ.get(name[1:]) or None, os.environ.get("SUPERVISOR_LISTEN_DATABASE") or None
     if database is None:
         return found
     try:
-        return {"database": absolute(database, Path()), "listen_database": None}
+        return {"database": absolute(database, Path()), "listen_database": other}
     except ValueError as error:
-        raise ConfigError([f"--database: {error}"]) from None
+        raise ConfigError([f"{name}: {error}"]) from None
 
 
 Found = Sequence[tuple[Way, Mapping[str, Any]]]

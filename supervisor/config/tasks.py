@@ -6,7 +6,6 @@ import ast
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import invalidate_caches
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +42,7 @@ def by_module(module: str, folder: Path, path: Sequence[Path] = ()) -> dict[str,
 def _files(module: str, folder: Path, path: Sequence[Path]) -> list[tuple[str, Path]]:
     """The name and the source file of a module; for a package, of all modules in it. Raises Unreadable."""
     entries = [str(entry) for entry in (*path, folder, *sys.path) if entry]
-    invalidate_caches()  # a file may be new
+    _invalidate_caches()
     try:
         spec = _spec(module, entries)
     except Exception as error:  # of a finder that a library has added
@@ -62,6 +61,15 @@ def _files(module: str, folder: Path, path: Sequence[Path]) -> list[tuple[str, P
                 name = ".".join((module, *(inner[:-1] if inner[-1] == "__init__" else inner)))
                 found.setdefault(name, each)
     return list(found.items())
+
+
+def _invalidate_caches() -> None:
+    """A file may be new, or a folder. importlib's own function also loads importlib.metadata, from Python 3.12 on."""
+    for entry, finder in list(sys.path_importer_cache.items()):
+        if finder is None:
+            del sys.path_importer_cache[entry]
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
 
 
 def _spec(module: str, entries: Sequence[str]) -> ModuleSpec | None:

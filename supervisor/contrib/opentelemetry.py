@@ -38,11 +38,7 @@ class OpenTelemetry:
     """
 
     def __init__(
-        self,
-        *,
-        link: bool = False,
-        provider: Callable[[], TracerProvider] | None = None,
-        flush_seconds: float = 2.0,
+        self, *, link: bool = False, provider: Callable[[], TracerProvider] | None = None, flush_seconds: float = 2.0
     ) -> None:
         from opentelemetry import propagate, trace
 
@@ -68,9 +64,7 @@ class OpenTelemetry:
     def on_enqueue(self, job: EnqueuedJob) -> None:
         """A span for the creation of the job; its context is stored in `meta`."""
         with self._tracer().start_as_current_span(
-            f"create {job.type}",
-            kind=self._trace.SpanKind.PRODUCER,
-            attributes=_attributes(job.type, "create"),
+            f"create {job.type}", kind=self._trace.SpanKind.PRODUCER, attributes=_attributes(job.type, "create")
         ):
             self._propagate.inject(job.meta)
 

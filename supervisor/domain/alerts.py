@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +30,8 @@ class Alert(NamedTuple):
     @property
     def id(self) -> str:
         """The same for the same settings, but for `every`: under this its state is stored."""
+        import hashlib  # slow to import, and every command reads the configuration
+
         settings = json.dumps([self.when, self.over, self.type, self.payload, self.only])
         return f"alert:{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
 
@@ -46,7 +47,7 @@ class Event(NamedTuple):
     more: Mapping[str, Any]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class State:
     """What is remembered: up to which failed attempt the table was read, when there was last an alert for each subject
     (Unix seconds), and from which failed attempt on a subject has failures that must wait for the next one. Its stored

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Needs(IntEnum):
@@ -15,8 +15,7 @@ class Needs(IntEnum):
     WRITING = 2  # and can be written
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """The result of one run: how many things were `done`. `news`: something has changed that other duties should
     process; `problem` describes what failed although the rest was done; `more`: the run reached its limit, and there is
     more to do.

@@ -130,6 +130,8 @@ class JobOptions(CommonOptions, total=False):
 
 def new_job(type: str, payload: object = None, **options: Unpack[JobOptions]) -> NewJob:
     """Validate the arguments of an enqueue. Raises InvalidJob, which names the field; TypeError for an unknown one."""
+    if not options:
+        return NewJob(checked_type(type), payload_of(payload))
     known(options)
     fields: dict[str, Any] = {}
     extra: dict[str, Any] = {}
@@ -144,6 +146,8 @@ def new_job(type: str, payload: object = None, **options: Unpack[JobOptions]) ->
         if stored is not None:
             (fields if column in _FIELDS else extra)[column] = stored
     _add_uniqueness(fields, extra)
+    if options.get("on_failed") is not None and options.get("after") is None:
+        raise InvalidJob("on_failed", "it says what happens if one of the jobs in `after` fails; give after")
     if "expires_at" in extra:
         now = time.time()
         expires, due = unix_time(extra["expires_at"], now), unix_time(fields.get("scheduled_at") or now, now)

@@ -6,7 +6,6 @@ The maintainer keeps it for charts, so that no scraper is needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from supervisor.domain.job import Status
@@ -147,8 +146,7 @@ def recorded(
     return [*named, Minute(at, OTHERS, *others)] if rest else named
 
 
-@dataclass(frozen=True, slots=True)
-class Hour:
+class Hour(NamedTuple):
     """One type over some time, usually an hour. Means are seconds per run, None without runs."""
 
     done: int

@@ -19,7 +19,7 @@ _LONGEST = 4096  # characters of a text that is shown
 
 
 class Status(enum.StrEnum):
-    """The state of a job. docs/states.md draws the transitions."""
+    """The state of a job. docs/runs.md draws the transitions."""
 
     PENDING = "pending"
     HELD = "held"
@@ -85,16 +85,15 @@ def unix_time(time: float, now: float) -> float:
     return now + time if isinstance(time, Delay) else time
 
 
-@dataclass(frozen=True, slots=True)
-class AlikeJobs:
+class AlikeJobs(NamedTuple):
     """Validated jobs that differ in their payloads only; the rest is taken from `job`, which has no key.
 
-    `payloads` are JSON arrays with `count` elements in all. An element is a payload, or a string with its JSON text.
+    `payloads` are JSON arrays with `total` elements in all. An element is a payload, or a string with its JSON text.
     """
 
     job: NewJob
     payloads: list[str]
-    count: int
+    total: int
 
     def each(self) -> list[NewJob]:
         """The same jobs, each with its own payload."""
@@ -250,8 +249,7 @@ class Progress(NamedTuple):
     text: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One failed run of a job, as `job_errors` keeps it. `duration` is seconds, `peak_memory` bytes."""
 
     job_id: int
@@ -268,8 +266,7 @@ class Attempt:
     created_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """One run of a job, as `job_runs` keeps it. `started_at` is Unix seconds; `duration` and `cpu_time` are
     seconds, `peak_memory` is bytes.
     """

@@ -14,7 +14,6 @@ An error of a middleware is reported and harms no job.
 from __future__ import annotations
 
 import json
-import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -60,7 +59,7 @@ class WorkerInfo(NamedTuple):
 
 class FailedJob(NamedTuple):
     """A failed attempt. `final`: there is no other one, unless somebody retries the job. `kind` and `message` are those
-    of docs/states.md; `delay` is seconds until the next attempt.
+    of `job_errors` (docs/internals/schema.md); `delay` is seconds until the next attempt.
     """
 
     id: int
@@ -99,6 +98,8 @@ def _loaded(given: Any) -> Middleware:
 def _imported(name: str) -> Any:
     if not all(name.partition(":")):
         raise MiddlewareError(f'{name!r} is not a middleware; write module:attribute, like "tracing:Tracing"')
+    import pkgutil  # few programs have a middleware
+
     try:
         return pkgutil.resolve_name(name)
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from enum import Enum
 from math import inf
 from typing import NamedTuple
@@ -133,8 +133,7 @@ _QUIET = 30.0, 600.0  # seconds without a death that end an isolation: doubled w
 _PAUSE = 0.1, 30.0  # the same until the next template
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateDeaths:
+class TemplateDeaths(NamedTuple):
     """The deaths of a pool's templates. Times are monotonic seconds, oldest first; `charged` counts a job's crashes.
 
     Of templates that die after they were ready, some job kills them, and with them all their workers. No job is charged
@@ -144,15 +143,15 @@ class TemplateDeaths:
     """
 
     at: tuple[float, ...] = ()
-    charged: dict[int, int] = field(default_factory=dict)
+    charged: Mapping[int, int] = {}
 
     def died(self, now: float) -> TemplateDeaths:
-        return replace(self, at=(*(t for t in self.at if now - t < _REMEMBERED), now)[-32:])
+        return self._replace(at=(*(t for t in self.at if now - t < _REMEMBERED), now)[-32:])
 
     def charge(self, job: int, max_crashes: int) -> TemplateDeaths:
         """One job was charged; when it is permanently out of the queue, the record is cleared."""
         crashes = self.charged.get(job, 0) + 1
-        return TemplateDeaths() if crashes >= max_crashes else replace(self, charged={**self.charged, job: crashes})
+        return TemplateDeaths() if crashes >= max_crashes else self._replace(charged={**self.charged, job: crashes})
 
     @property
     def not_before(self) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from supervisor.domain.job import Claim
 from supervisor.domain.settlement import (
@@ -25,18 +24,17 @@ from supervisor.domain.settlement import (
 Charge = Literal["crash", "attempt", "cancel", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class JobPolicy:
+class JobPolicy(NamedTuple):
     """`recover` decides about a job that was interrupted together with its supervisor; `lock_time`, in seconds, is how
     long others must wait for the locks of this pool.
     """
 
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = RetryPolicy()
     max_crashes: int = 3
     recover: Literal["pending", "failed"] = "pending"
     lock_time: float = 60.0
-    retry_by_type: Mapping[str, RetryPolicy] = field(default_factory=dict)
-    follow_ups: Mapping[str, FollowUps] = field(default_factory=dict)
+    retry_by_type: Mapping[str, RetryPolicy] = {}
+    follow_ups: Mapping[str, FollowUps] = {}
 
     def retry_of(self, type: str) -> RetryPolicy:
         return self.retry_by_type.get(type, self.retry)
@@ -49,8 +47,8 @@ class JobPolicy:
         return settlement._replace(follow=follow)
 
     def encode(self) -> str:
-        # Without what is for exceptions: a death has none, and releases before this key could not read the policy.
-        return json.dumps(asdict(self, dict_factory=lambda fields: {name: v for name, v in fields if name != "on"}))
+        by_type = {type_: _fields(retry) for type_, retry in self.retry_by_type.items()}
+        return json.dumps(self._asdict() | {"retry": _fields(self.retry), "retry_by_type": by_type})
 
     @classmethod
     def decode(cls, text: str) -> JobPolicy:
@@ -69,9 +67,14 @@ class JobPolicy:
             return cls()
 
 
+def _fields(policy: RetryPolicy) -> dict[str, Any]:
+    # Without what is for exceptions: a death has none, and releases before this key could not read the policy.
+    return {name: value for name, value in policy._asdict().items() if name != "on"}
+
+
 def _retry(fields: dict[str, Any]) -> RetryPolicy:
     policy = RetryPolicy(**fields)
-    return replace(policy, give_up_on=tuple(policy.give_up_on))
+    return policy._replace(give_up_on=tuple(policy.give_up_on))
 
 
 def settle_held(
@@ -174,8 +177,7 @@ def observation_time(lock_time: float) -> float:
     return max(0.4, lock_time / 3)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseObserver(Generic[Row]):
+class LeaseObserver(NamedTuple, Generic[Row]):
     """When an expired lock may be taken: after it was observed for a while, expired and unchanged throughout.
 
     A live owner renews its locks every `renewal_interval`, and a renewed lock differs from the one that was observed: a
@@ -188,7 +190,7 @@ class LeaseObserver(Generic[Row]):
 
     every: float
     looked: float = 0.0
-    watched: Mapping[Row, float] = field(default_factory=dict)
+    watched: Mapping[Row, float] = {}
 
     def look(self, rows: Iterable[Row], at: float, *, writable: bool) -> LeaseObserver[Row]:
         """These rows have expired. If writing was not possible, their owners could not renew: start again.

@@ -69,7 +69,10 @@ def decide(load: Load, policy: ScalingPolicy) -> Decision:
         return Decision(load.fixed, f"an operator set {load.fixed}", needed=True)
     wanted, reason = _wanted(load, policy)
     if wanted > policy.max_workers:
-        wanted, reason = policy.max_workers, f"{load.due} due, {load.busy} busy: {_limit(policy, 'max_workers')}"
+        wanted, limit = policy.max_workers, _limit(policy, "max_workers")
+        all_ = f"all {wanted} workers are" if wanted > 1 else "its only worker is"
+        reason = f"; {all_} busy" if load.busy >= wanted else f", {load.busy} busy; the limit is {limit}"
+        reason = f"{load.due} due{reason}"
     current = min(load.target, policy.max_workers)
     if wanted > current:
         return Decision(wanted, reason, True)

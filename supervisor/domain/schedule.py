@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
-import zoneinfo
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
@@ -52,6 +50,8 @@ class Schedule(NamedTuple):
     @property
     def offset(self) -> float:
         """The seconds of `spread` by which it is later, on every machine alike."""
+        import hashlib  # slow to import, like zoneinfo below, and every command reads the configuration
+
         part = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:6], "big") / 2**48
         return int(self.spread * part * 1024) / 1024  # sums with times are exact, so that none comes twice
 
@@ -114,6 +114,8 @@ def zone(name: str) -> datetime.tzinfo:
     """The time zone of this name. Raises ValueError if this machine has none; UTC it always has."""
     if name == "UTC":
         return datetime.UTC
+    import zoneinfo
+
     try:
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from supervisor.domain.errors import Retry
@@ -16,8 +15,7 @@ from supervisor.domain.values import MAX_PAYLOAD_BYTES
 Backoff = Literal["exponential", "linear", "fixed"]
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """How many attempts a job gets and how long it waits in between. `base` and `max` are seconds.
 
     `give_up_on` are names of exceptions after which another attempt is pointless; `on` has what differs after some
@@ -30,7 +28,7 @@ class RetryPolicy:
     max: float = 600.0
     jitter: float = 0.1
     give_up_on: tuple[str, ...] = ()
-    on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    on: Mapping[str, Mapping[str, Any]] = {}
 
     def delay(self, failures: int, chance: float) -> float:
         """Seconds to wait after the given number of failures (1 = the first).
@@ -77,7 +75,7 @@ class RetryPolicy:
         return found.pop() if len(found) == 1 else None
 
     def _with(self, entry: str | None) -> RetryPolicy:
-        return self if entry is None else replace(self, **self.on[entry])
+        return self if entry is None else self._replace(**self.on[entry])
 
     def attempts_for(self, max_attempts: int | None) -> int:
         """The limit of one job: its own if it has one, otherwise the pool's."""

@@ -131,9 +131,9 @@ def not_retried(jobs: Sequence[int], changed: int, duplicates: Mapping[int, int]
     return f"{which} not retried: {', '.join(reasons[:_MOST_NAMED])}{more}"
 
 
-def untaken(type_: str, known: Iterable[str]) -> str:
-    """That no pool takes a type, with the one of these that is probably meant."""
-    return f"no pool takes the type {type_}{like(type_, sorted(known))}"
+def untaken(type_: str, known: Iterable[str], waits: str = "") -> str:
+    """That no pool takes a type, how many jobs of it wait, and the one of these that is probably meant."""
+    return f"no pool takes the type {type_}{waits}{like(type_, sorted(known))}"
 
 
 def no_pool(name: str, pools: Iterable[str]) -> str:
@@ -143,10 +143,11 @@ def no_pool(name: str, pools: Iterable[str]) -> str:
 
 
 def like(name: str, known: Iterable[str]) -> str:
-    """`; did you mean tag?`, for the end of a sentence, if one of these is nearly the same; otherwise empty."""
+    """`; did you mean tag?`, for the end of a sentence, if one of these has a letter or two wrong; otherwise empty."""
     import difflib  # imported here: only needed for misspelt names
 
-    near = difflib.get_close_matches(name, list(known), n=1)
+    right = max(len(name), 3) - (1 if len(name) < 5 else 2)  # long names of one module have most letters in common
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=right / max(len(name), 3))
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -245,6 +246,13 @@ def without_password(url: str) -> str:
     return shown + (question + kept if kept else "")
 
 
+def without_driver(url: str) -> str:
+    """The URL as we write it, for one of SQLAlchemy's like postgresql+psycopg://host/database."""
+    if "+" not in url:
+        return url
+    return re.sub(r"^(postgres(?:ql)?|sqlite)\+\w+(?=:)", r"\1", url, flags=re.IGNORECASE)
+
+
 def unknown_url(url: str) -> str:
     """One sentence about a URL of no engine, without what may be a user name or a password: before an @, or among the
     parameters.
@@ -257,15 +265,16 @@ def unknown_url(url: str) -> str:
 
 _LONGEST = 300  # characters that are compared
 
-# In this order: quoted text may contain a path, and a path may contain numbers.
+# In this order: quoted text may contain a path, and a path may contain numbers. Compiled on first use: every command
+# loads this module, and few need them.
 _VARIABLE = (
-    (re.compile(r"""(?<!\w)(?:'[^'\n]{0,200}'|"[^"\n]{0,200}"|`[^`\n]{0,200}`)(?!\w)"""), "“…”"),
-    (re.compile(r"[a-z][a-z0-9+.-]{1,20}://[^\s,;)\]>]+", re.IGNORECASE), "url"),
-    (re.compile(r"(?<![\w.])(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.@%+~-]+)+[/\\]?"), "path"),
-    (re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE), "#"),
-    (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "#"),
-    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
-    (re.compile(r"[+-]?\d+(?:[.,:_]\d+)*"), "#"),
+    (r"""(?<!\w)(?:'[^'\n]{0,200}'|"[^"\n]{0,200}"|`[^`\n]{0,200}`)(?!\w)""", "“…”"),
+    (r"(?i)[a-z][a-z0-9+.-]{1,20}://[^\s,;)\]>]+", "url"),
+    (r"(?<![\w.])(?:~|\.{1,2}|[A-Za-z]:)?(?:[/\\][\w.@%+~-]+)+[/\\]?", "path"),
+    (r"(?i)\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", "#"),
+    (r"(?i)\b0x[0-9a-f]+\b", "#"),
+    (r"(?i)\b(?=[a-f]*\d)[0-9a-f]{8,}\b", "#"),
+    (r"[+-]?\d+(?:[.,:_]\d+)*", "#"),
 )
 
 
@@ -273,5 +282,5 @@ def fingerprint(message: str) -> str:
     """The message without its variable parts: numbers, hexadecimal ids, quoted text, paths and URLs."""
     text = " ".join(message[: 2 * _LONGEST].split())
     for pattern, word in _VARIABLE:
-        text = pattern.sub(word, text)
+        text = re.sub(pattern, word, text)
     return text[:_LONGEST]

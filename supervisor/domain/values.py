@@ -26,7 +26,9 @@ CAPABILITY = re.compile(r"[!-~]{1,100}")  # printable ASCII without the space th
 
 
 def checked_type(value: object) -> str:
-    if not isinstance(value, str) or not TYPE.fullmatch(value):
+    if not isinstance(value, str):
+        raise InvalidJob("type", f'write the name of a type, like "mail", in place of this {type(value).__name__}')
+    if not TYPE.fullmatch(value):
         raise InvalidJob("type", f"{short(value)} is not a valid type: 1 to 100 characters of a-z A-Z 0-9 _ . : / -")
     return value
 

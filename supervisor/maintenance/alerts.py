@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from supervisor.domain.alerts import (
-    FAILURES,
-    Alert,
-    Event,
-    State,
-    job_of,
-    of_failures,
-)
+from supervisor.domain.alerts import FAILURES, Alert, Event, State, job_of, of_failures
 from supervisor.domain.duty import Duty, Needs, Result, moved
 from supervisor.domain.schedule import GRACE, Schedule
 from supervisor.domain.text import human

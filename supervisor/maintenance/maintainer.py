@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -37,7 +38,7 @@ from supervisor.maintenance.scheduler import Failing, Scheduler, error_text
 from supervisor.maintenance.schedules import ClockWatch, FireSchedule, FireSchedulesMade
 from supervisor.maintenance.waking import CommitWatch, Sleep, Waker
 from supervisor.store.base import Engine
-from supervisor.system import counters, signals
+from supervisor.system import counters, kernel, signals
 from supervisor.system.channel import Channel
 from supervisor.system.published import publish
 from supervisor.system.scoreboard import MAINTAINER_SLOT, Scoreboard, counters_of, run_logs_of
@@ -53,6 +54,7 @@ class Maintainer:
         self._own = orders.record.id
         self._channel = channel
         self._slot = board.slot(MAINTAINER_SLOT)
+        self._gate = board.gate
         self._clock = board.gate.now
         self._store = engine.maintenance()
         self._counter = OutcomeCounter(counters.shared(counters_of(board.path), MAINTAINER_SLOT))
@@ -86,7 +88,7 @@ class Maintainer:
         self._watch = watch
         self._start_up = StartUp(store.registry, record, recovery, channel.send, first)
         self._scheduler = self._scheduler_of(*first, *self._duties(orders, types, board, watch, waker, recovery))
-        self._sleep = Sleep(channel, watch, waker)
+        self._sleep = Sleep(channel, watch, waker, gates)
 
     def _duties(
         self,
@@ -108,7 +110,7 @@ class Maintainer:
         yield DepthGauge(store.backlog, pools, send, gate.is_open)
         yield (renewer := Renewer(store.locks, board, {**orders.pools, **orders.leaving}))
         yield Poller("cancels", lambda: cancel_requests(store.controls, own), send)
-        yield Poller("unhandled types", lambda: unhandled_types(store.backlog, types, store.registry), send)
+        yield Poller("unhandled types", lambda: unhandled_types(store.backlog, types, store.registry), send, 1.0)
         yield ClockWatch(store.backlog, store.gates)
         if orders.burst:  # it ends when there is nothing left to do: nothing brings new jobs, or failed ones again
             yield BurstWatch(store.backlog, store.locks, board, tuple(pools.values()), own, orders.since, send)
@@ -153,6 +155,7 @@ class Maintainer:
         ignored = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
         signals.Inbox(obeyed=(), ignored=ignored)
         signals.unblock_all()
+        kernel.sleep_precisely()
         self._slot.page.pid = os.getpid()
         self._slot.beat()
         starting = self._scheduler_of(self._start_up)
@@ -192,6 +195,8 @@ class Maintainer:
             elif not self._trouble["trouble"]:
                 self._log.info("store_recovered")
         failing = scheduler.failing
+        if not failing and self._start_up.done:
+            self._gate.watched = time.monotonic()
         if failing != self._failing:
             first = islice(failing.items(), _MOST_DUTIES)
             self._channel.send({"duties": {text_of(name): one._asdict() for name, one in first}})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.maintenance.orders import PoolOrders
@@ -89,7 +89,7 @@ class Redriver(Duty):
             self._walks, lambda pool: self._redrive(pool, now), lambda pool: " ".join(pool.wanted.types)
         )
         more = any(walk.more and not self._items.fails(pool) for pool, walk in self._walks.items())
-        return replace(result, more=more)
+        return result._replace(more=more)
 
     def _redrive(self, pool: PoolOrders, now: float) -> int:
         rested, walk = now - pool.redrive_every, self._walks[pool]

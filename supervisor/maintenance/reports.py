@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -41,7 +41,7 @@ def trouble_of(error: StoreError | None) -> dict[str, Any]:
     return {"trouble": "" if error is None else text_of(error, _REASON), "gone": gone}
 
 
-_REST = 0.2  # seconds between two checks while the database is changing
+_REST = 0.2  # seconds between two checks while the database is changing. The same for all: they share wake-ups
 _COST, _LONGEST_REST = 20, 10.0  # the rest is at least so many times what a check took, up to so many seconds
 _RARELY = 60.0  # seconds between two when nothing changes
 _MOST_CANCELS = 5000  # running jobs being cancelled at the same time; more of them have to wait for these
@@ -54,9 +54,9 @@ class Poller(Duty):
     every = _RARELY
     quiet = True
 
-    def __init__(self, name: str, ask: Callable[[], list[Message]], send: Send) -> None:
+    def __init__(self, name: str, ask: Callable[[], list[Message]], send: Send, rest: float = _REST) -> None:
         self.name = name
-        self.rest = _REST  # longer after a slow check
+        self.rest = self._rest = rest  # longer after a slow check
         self._ask = ask
         self._send = send
         self._sent: list[Message] = []
@@ -64,7 +64,7 @@ class Poller(Duty):
     def run(self, now: float) -> Result:
         began = time.monotonic()
         found = self._ask()
-        self.rest = max(_REST, min(_COST * (time.monotonic() - began), _LONGEST_REST))
+        self.rest = max(self._rest, min(_COST * (time.monotonic() - began), _LONGEST_REST))
         changed = found != self._sent
         for message in found if changed else ():
             self._send(message)
@@ -115,7 +115,7 @@ class DepthGauge(Duty):
     """
 
     name = "depths"
-    rest = 0.1
+    rest = _REST
     quiet = True
 
     def __init__(
@@ -158,7 +158,7 @@ class DepthGauge(Duty):
         news = measured != self._depths and due  # a delayed job becomes due without a commit
         self._depths = measured
         self.every = 1.0 if due else 60.0
-        return replace(result, news=news)
+        return result._replace(news=news)
 
     def _message_of(self, name: str, depth: Depth, now: float) -> dict[str, float]:
         age = 0.0 if depth.oldest is None else max(0.0, now - depth.oldest)

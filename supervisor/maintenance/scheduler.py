@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
@@ -21,7 +21,7 @@ from supervisor.telemetry import events
 FIRST_PAUSE = 0.1  # seconds until a duty that has failed is tried again, doubled with each failure in a row
 LONGEST_PAUSE = 5.0
 LONGEST_BUSY_PAUSE = 1.0  # the attempt itself has waited for the lock already
-EARLY = 0.2  # share of its interval, and seconds at most, by which a run may come early to share a wake-up
+EARLY = 0.2  # share of its interval or rest, and seconds at most, by which a run may come early to share a wake-up
 SLOW = 2.0  # seconds: longer runs are logged as warnings
 MOST_TEXT = 300  # characters of an error that are reported
 
@@ -38,9 +38,9 @@ class _Entry:
     """The state of one duty. Times are monotonic seconds. Only a run that returns changes `seen` and `due`."""
 
     duty: Duty
+    timed: bool  # whether it has times of its own
     due: float = 0.0
-    news: int = 1  # changes it was told of: at the start everything is new
-    seen: int = 0  # the changes that it has processed
+    seen: int = -1  # the changes that it has processed: at the start everything is new
     succeeded_at: float = -inf  # the start of its last run without an error
     tried: float = -inf
     not_before: float = 0.0
@@ -68,7 +68,7 @@ class Scheduler:
         steady: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._entries = [_Entry(duty) for duty in duties]
+        self._entries = [_Entry(duty, type(duty).next_at is not Duty.next_at) for duty in duties]
         self._by_duty = {entry.duty: entry for entry in self._entries}
         self._between = between
         self._failed = failed
@@ -82,8 +82,6 @@ class Scheduler:
     def changed(self) -> None:
         """Something was committed, or may have been."""
         self.changes += 1
-        for entry in self._entries:
-            entry.news += 1
 
     def hasten(self, duty: Duty) -> None:
         """Run this one at the next opportunity."""
@@ -104,10 +102,10 @@ class Scheduler:
         entry = self._by_duty.get(duty)
         return entry is not None and self._held_up_until(entry) <= self._steady()
 
-    def next_at(self, apart: Duty | None = None) -> float:
-        """When the next duty is due, in monotonic seconds; `apart` is one whose exact times do not count."""
+    def next_at(self) -> float:
+        """When the next duty is due, in monotonic seconds."""
         at, now = self._steady(), self._wall()
-        return min((self._due(entry, at, now, entry.duty is not apart) for entry in self._entries), default=inf)
+        return min((self._due(entry, at, now) for entry in self._entries), default=inf)
 
     # Running
 
@@ -116,7 +114,7 @@ class Scheduler:
         ended, those that are about to end count, too: an idle maintainer wakes up once a second, not once for each.
         """
         at, now = self._steady(), self._wall()
-        ready = [entry for entry in self._entries if self._due(entry, at, now) <= at]
+        ready = [entry for entry in self._entries if self._due(entry, at, now, share=1 - EARLY) <= at]
         if not ready:
             return
         if any(entry.due <= at for entry in ready):  # not for a change: after it, a worker needs the write lock
@@ -126,21 +124,20 @@ class Scheduler:
         for entry in sorted(ready, key=lambda one: (True, one.tried) if one.unavailable else (False, 0.0)):
             self._run(entry)
         for entry in self._entries:  # those that one of these has just told of a change
-            if entry.news > entry.seen and entry not in ready and self._due(entry, at, now) <= at:
+            if self._has_news(entry) and entry not in ready and self._due(entry, at, now) <= at:
                 self._run(entry)
 
     def attend(self, *duties: Duty) -> None:
-        """Run these at once if they were hastened or told of a change, before the others are even considered."""
-        for duty in duties:
-            entry = self._by_duty[duty]
-            if entry.due == 0.0 or entry.news > entry.seen:
+        """Run those of these whose time has come, before the others are even considered."""
+        for entry in filter(None, map(self._by_duty.get, duties)):
+            if self._due(entry, self._steady(), self._wall()) <= self._steady():
                 self._run(entry)
 
     def _run(self, entry: _Entry) -> None:
         if self._held_up_until(entry) > self._steady():
             return
         self._between()
-        duty, news = entry.duty, entry.news
+        duty, news = entry.duty, self.changes
         began = entry.tried = self._steady()
         now = self._wall()
         try:
@@ -155,21 +152,23 @@ class Scheduler:
         self._note_success(entry, result, now)
         if seconds >= SLOW:
             self._log.warning("duty_slow", duty=duty.name, seconds=round(seconds, 3), result=str(result))
-        elif not duty.quiet and any(astuple(result)):
+        elif not duty.quiet and any(result):
             self._log.debug("duty_done", duty=duty.name, seconds=round(seconds, 6), result=str(result))
         if result.news:
             self.changed()
-            entry.seen += 1  # not news to itself
+            entry.seen = self.changes  # not news to itself
 
     # Times
 
-    def _due(self, entry: _Entry, at: float, now: float, exactly: bool = True) -> float:
-        """When a duty is to run next, in monotonic seconds."""
-        due = entry.due
-        if entry.news > entry.seen and entry.duty.rest is not None:
-            due = min(due, entry.succeeded_at + entry.duty.rest)
-        exact = entry.duty.next_at(now) if exactly else None
-        if exact is not None:
+    def _has_news(self, entry: _Entry) -> bool:
+        return self.changes > entry.seen and entry.duty.rest is not None
+
+    def _due(self, entry: _Entry, at: float, now: float, share: float = 1.0) -> float:
+        """When a duty is to run next, in monotonic seconds, after this share of its rest."""
+        duty, due = entry.duty, entry.due
+        if self.changes > entry.seen and duty.rest is not None:  # this is called a thousand times a second
+            due = min(due, entry.succeeded_at + share * duty.rest)
+        if entry.timed and (exact := duty.next_at(now)) is not None:
             due = min(due, at + max(0.0, exact - now))
         return max(due, self._held_up_until(entry))
 

@@ -98,7 +98,7 @@ def upload_folder(settings: Settings, engine: Engine) -> Path | None:
 
 def upload_problem(settings: Settings) -> str:
     """Why the folder cannot be used, in one sentence; empty if it can, and without an admin process."""
-    if settings.admin is None or not settings.database:
+    if settings.admin is None:
         return ""
     folder = upload_folder(settings, open_engine(settings.database))
     if folder is None or (settings.spool.folder is None and not folder.parent.exists()):  # `run` makes it

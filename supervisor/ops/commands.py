@@ -165,13 +165,7 @@ def check_scale(operations: Operations, pool: str, workers: int | None, configur
 
 
 def pause(
-    operations: Operations,
-    type_: str,
-    paused: bool,
-    now: float,
-    *,
-    configured: Iterable[str] = (),
-    force: bool = False,
+    operations: Operations, type_: str, paused: bool, now: float, *, configured: Iterable[str] = (), force: bool = False
 ) -> bool:
     """Pause or resume a type. Returns whether that is a change.
 

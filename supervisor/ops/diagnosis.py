@@ -1,55 +1,30 @@
 """What is wrong with a running system, decided once: `status`, `top`, `doctor`, the dashboard and `/readyz` show it.
 
 A fact begins with a word, never with a name, so that a page can capitalize it. What alerts tell of pools and schedules
-`maintenance/alerts.py` decides, from the same values: `broken` of a pool, and GRACE.
+`maintenance/alerts.py` decides, from the same values: `broken` of a pool, and GRACE of a schedule.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from supervisor.domain.job import covers, high_enough
-from supervisor.domain.schedule import GRACE
 from supervisor.domain.text import counted, human, human_size, text_of, untaken
-
-if TYPE_CHECKING:
-    from supervisor.ops.views import Overview, PoolView, SupervisorView
-    from supervisor.store.base import ServerView
-
-Level = Literal["ok", "note", "warning", "fault"]
+from supervisor.ops.views import MOST_FAILURES, Finding, Level, Overview, PoolView, SupervisorView
+from supervisor.store.base import ServerView
 
 _LEVELS: tuple[Level, ...] = ("fault", "warning", "note", "ok")
 _MOST_ALONE = 3  # types without a pool that get a finding each; more are named in one
 _MOST_NAMED = 20  # types in one finding
 _MANY_DEAD = 50_000  # dead rows, of which a person should know
 _QUEUE_FULL = 0.25  # part of the queue of notifications
+_SHORT = 120  # characters of an error
 LATELY = 3600.0  # seconds
-_FIX_IT = "fix it, then run `supervisor reload`; it is also tried again automatically"
-_GIVE_THEM = "give a pool the capabilities and reload, or cancel the jobs"
-_LOWER_IT = "give a pool a lower min_priority and reload, or cancel the jobs"
+_FIX_IT = "fix the cause, then run `supervisor reload`; the set-up is also retried automatically"
 _VERSION: str = sys.modules["supervisor"].__version__  # the package that this is in
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`fact` is what was found, `advice` what to do about it. A fault prevents the supervisor from working properly.
-
-    `name` tells the findings of `diagnose` apart. `blocks`: jobs that could run now do not, because of it. `type` is
-    the type of the jobs that it concerns, `supervisor` the id of the supervisor, if it is one.
-    """
-
-    level: Level
-    about: str
-    fact: str
-    advice: str = ""
-    name: str = ""
-    blocks: bool = False
-    type: str = ""
-    supervisor: str = ""
 
 
 good, note, warning, fault = (partial(Finding, level) for level in ("ok", "note", "warning", "fault"))
@@ -69,13 +44,13 @@ class Taker(Protocol):
 Named = TypeVar("Named", bound=Taker)
 
 
-def unmet(waiting: Iterable[tuple[str, str, int]], takers: Iterable[Taker]) -> list[str]:
+def unmet(waiting: Iterable[tuple[str, str, int]], takers: Iterable[Taker]) -> list[Finding]:
     """Jobs, given as (type, requires, priority), that no pool for their type takes, because of what they require or of
-    their priority: one sentence for each reason.
+    their priority: each reason once.
     """
     there = list(takers)
     found = (lacking(*each, there) for each in waiting)
-    return list(dict.fromkeys(each.fact for each in found if each is not None))
+    return list(dict.fromkeys(each for each in found if each is not None))
 
 
 def lacking(type_: str, requires: str, priority: int, takers: Iterable[Taker]) -> Finding | None:
@@ -87,10 +62,11 @@ def lacking(type_: str, requires: str, priority: int, takers: Iterable[Taker]) -
     who, needs = f"no pool that takes {text_of(type_)}", text_of(requires)
     if not bounds:
         fact = f"{who} has the capabilities that some of its jobs require: {needs}"
-        return warning("jobs", fact, _GIVE_THEM, "capabilities")
+        return warning("jobs", fact, "give a pool the capabilities and reload, or cancel the jobs", "capabilities")
     having = f" and has {needs}" if needs else ""
     least = min(bound for bound in bounds if bound is not None)
-    return warning("jobs", f"{who}{having} takes jobs below priority {least}, and some wait", _LOWER_IT, "priority")
+    advice = "give a pool a lower min_priority and reload, or cancel the jobs"
+    return warning("jobs", f"{who}{having} takes jobs below priority {least}, and some wait", advice, "priority")
 
 
 def able(takers: Iterable[Named], type_: str, requires: str, priority: int) -> list[Named]:
@@ -145,13 +121,13 @@ def _of_living(one: SupervisorView, who: str, now: float, *, unseen: bool) -> It
 
     if one.trouble:
         fact = f": the database cannot be used: {one.trouble}"
-        yield about("fault", "database_trouble", fact, "its jobs wait, and it continues by itself", blocks=True)
+        yield about("fault", "database_trouble", fact, "its jobs wait until it can be used again", blocks=True)
     for duty in one.duties:
-        fact = f": failing for {human(max(0.0, now - duty.since))}: {duty.name}: {duty.error}"
-        yield about("fault", "duty_failing", fact, "it is tried again automatically; other duties are not affected")
+        fact = f": its duty {duty.name} has been failing for {human(max(0.0, now - duty.since))}: {duty.error}"
+        yield about("fault", "duty_failing", fact, "it is retried automatically; other duties are not affected")
     if one.admin is not None and one.admin.problem:
-        fact = f": admin process unavailable: {one.admin.problem}"
-        yield about("warning", "admin_unavailable", fact, "it is tried again automatically; jobs are not affected")
+        fact = f": its admin process is not available: {one.admin.problem}"
+        yield about("warning", "admin_unavailable", fact, "it is retried every 10 s; jobs are not affected")
     if one.log_lost:
         fact = f": {human_size(one.log_lost)} of its log could not be written since it started"
         advice = "the reader of the log is gone, had stopped, or the disk was full; jobs are not affected"
@@ -184,8 +160,8 @@ def _of_host(one: SupervisorView, who: str) -> Iterator[Finding]:
         yield note("supervisors", fact, advice, "drained", blocks=True, supervisor=one.id)
 
 
-def type_paused(type_: str) -> Finding:
-    fact = f"the type {type_} is paused"
+def type_paused(type_: str, waits: str = "") -> Finding:
+    fact = f"the type {type_} is paused{waits}"
     return note("jobs", fact, f"`supervisor resume {type_}` resumes it", "paused", type=type_)
 
 
@@ -209,9 +185,10 @@ def of_pool(pool: PoolView, several: bool) -> Iterator[Finding]:
 def _of_types(seen: Overview) -> Iterator[Finding]:
     pending = {view.type: view.jobs.get("pending", 0) for view in seen.types}
 
-    def with_its_jobs(found: Finding) -> Finding:
-        waits = _jobs(pending[found.type], "waits", "wait") if found.type in pending else "jobs wait"
-        return replace(found, fact=f"{found.fact}: {waits}") if pending.get(found.type, 1) else found
+    def waits(type_: str) -> str:
+        if not (known := pending.get(type_, 1)):
+            return ""
+        return ": " + (_jobs(known, "waits", "wait") if type_ in pending else "jobs wait")
 
     if seen.unhandled_types > _MOST_ALONE:
         # The types that are summed up have no pool: those with one come first.
@@ -224,22 +201,26 @@ def _of_types(seen: Overview) -> Iterator[Finding]:
         yield warning("jobs", fact, "add a pool for them and reload, or cancel their jobs", "unhandled")
     else:
         for type_ in seen.unhandled:
-            yield with_its_jobs(unhandled(type_))
-    for sentence in seen.unmet[:_MOST_NAMED]:
-        advice = _LOWER_IT if " takes jobs below priority " in sentence else _GIVE_THEM
-        yield warning("jobs", sentence, advice, "unmet")
+            yield unhandled(type_, {each for pool in seen.pools for each in pool.types}, waits(type_))
+    yield from seen.unmet[:_MOST_NAMED]
     if quarantined := seen.jobs.get("quarantined", 0):
         them = "it" if quarantined == 1 else "them"
         fact = f"{_jobs(quarantined, 'is', 'are')} quarantined because workers died while running {them}"
         advice = "`supervisor jobs list --status quarantined` and `jobs show ID` show them; `jobs retry ID` retries one"
         yield warning("jobs", fact, advice, "quarantined")
-    yield from map(with_its_jobs, map(type_paused, seen.paused))
+    yield from (type_paused(type_, waits(type_)) for type_ in seen.paused)
+    failed = [each for each in seen.causes if each.jobs and each.kind != "crash"]
+    least = "at least " if sum(each.count for each in seen.causes) >= MOST_FAILURES else ""
+    for each in sorted(failed, key=lambda each: -each.jobs)[:_MOST_ALONE]:
+        fact = f"{counted(each.jobs, 'job')} of {each.type} failed in the last hour: {text_of(each.message, _SHORT)}"
+        yield note("jobs", least + fact, "`supervisor jobs list --status failed` shows them", "failed", type=each.type)
 
 
-def unhandled(type_: str, known: Iterable[str] = ()) -> Finding:
-    """That no pool takes a type, with the one of these that is probably meant."""
-    advice = "add a pool for it and reload, or cancel its jobs"
-    return warning("jobs", untaken(type_, known), advice, "unhandled", type=type_)
+def unhandled(type_: str, known: Iterable[str] = (), waits: str = "") -> Finding:
+    """That no pool takes a type, how many jobs of it wait, and the one of these that is probably meant."""
+    advice, fact = "add a pool for it and reload", untaken(type_, known, waits)
+    near = "correct the type in the program that enqueues it, or " if fact.endswith("?") else ""
+    return warning("jobs", fact, f"{near}{advice}, or cancel its jobs", "unhandled", type=type_)
 
 
 def _of_schedules(seen: Overview) -> Iterator[Finding]:
@@ -248,7 +229,7 @@ def _of_schedules(seen: Overview) -> Iterator[Finding]:
             fact = f"the schedule {schedule.name} is paused"
             advice = f"`supervisor schedules resume {schedule.name}` resumes it"
             yield note("schedules", fact, advice, "schedule_paused")
-        elif seen.running and schedule.late > GRACE:
+        elif seen.running and schedule.unfired:
             fact = f"the schedule {schedule.name} is {human(schedule.late)} late"
             yield warning("schedules", fact, "no running supervisor has this schedule", "schedule_late")
         elif schedule.silent:
@@ -269,7 +250,7 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
     for one in server.keepers:
         if one.long:
             age = f"{one.transactions} transactions" if one.seconds is None else human(one.seconds)
-            fact = f"dead rows cannot be removed, and claims become slower: {one.kind} since {age}: {one.who}"
+            fact = f"dead rows cannot be removed, and claims become slower: {one.kind}, {age} old: {one.who}"
             yield warning("server", fact, advice.get(one.kind, "end it"), one.kind.replace(" ", "_"))
     for table in server.tables:
         if table.dead > _MANY_DEAD and table.dead > table.live:
@@ -279,9 +260,8 @@ def _of_server(server: ServerView | None) -> Iterator[Finding]:
                 kept = "; transactions of other users are not visible to this one, without pg_read_all_stats"
             yield warning("server", fact, f"see whether autovacuum is on{kept}", "dead_rows")
     if server.notifications > _QUEUE_FULL:
-        fact = (
-            f"the queue of notifications is {server.notifications:.0%} full: a session that listens is in a transaction"
-        )
+        full = f"the queue of notifications is {server.notifications:.0%} full"
+        fact = f"{full}: a session that listens is in a transaction"
         yield warning("server", fact, "end that transaction; when it is full, inserts fail", "notifications")
     if server.powerless:
         names = ", ".join(server.powerless)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from supervisor.domain.errors import JobNotFound
@@ -69,7 +69,8 @@ def everything(operations: Operations, job_id: int) -> Everything:
 class Trial:
     """One run of a job: its record and its error. One of the two may be missing.
 
-    `began` is never after `ended`, in Unix seconds; without a record, it is the end minus the duration.
+    `duration` is what a run took wherever one is told: the seconds from its start to its end, as its worker, or who has
+    found it dead, has measured them. `began` is never after `ended`, in Unix seconds.
     """
 
     run: Run | None
@@ -82,28 +83,28 @@ class Trial:
     duration: float | None
     peak_memory: int | None
 
-    @property
-    def tone(self) -> str:
-        return "" if self.error is None else "failed"
-
 
 def trial_of(run: Run | None, error: Attempt | None) -> Trial:
     known = [one for one in (run, error) if one is not None]
 
     def first(name: str) -> Any:
-        return next((value for one in known if (value := getattr(one, name)) is not None), None)
+        return next((value for one in known if (value := getattr(one, name, None)) is not None), None)
 
-    ended: float | None
-    duration = first("duration")
-    if error is not None:
-        began = error.created_at - (duration or 0.0) if run is None else min(run.started_at, error.created_at)
-        ended, outcome = error.created_at, error.kind
-    else:
-        assert run is not None
-        began, outcome = run.started_at, run.outcome
-        ended = None if duration is None else began + duration
-    worker, peak = first("worker") or None, first("peak_memory")
-    return Trial(run, error, known[0].attempt, outcome, worker, began, ended, duration, peak)
+    duration, told = first("duration"), [] if error is None else [error.created_at]
+    began = run.started_at if run is not None else told[0] - (duration or 0.0)
+    ended = min([*told, *([] if duration is None else [began + duration])], default=None)
+    began = began if ended is None else min(began, ended)  # by the clocks of two hosts
+    outcome, worker = first("kind") or first("outcome"), first("worker") or None
+    return Trial(run, error, first("attempt"), outcome, worker, began, ended, duration, first("peak_memory"))
+
+
+def durations(operations: Operations, jobs: Iterable[Job]) -> dict[int, float]:
+    """What the last run of each job that is done took: the `duration` of its `Trial`. One that was too short for a
+    record took until it was settled.
+    """
+    ended = {job.id: (job.started_at, job.completed_at) for job in jobs if job.status is Status.DONE}
+    known = {each: max(0.0, b - a) for each, (a, b) in ended.items() if _is_time(a) and _is_time(b)}
+    return known | operations.jobs.durations([*ended])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +137,18 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
         (found.scheduled_at if waited else None, "due", ""),
         (found.cancel_requested_at, "asked to stop", "cancelled"),
     ]
+    number = 0  # of the run: one that crashed or was released did not use up its attempt
     for trial in reversed(tried):
-        began, named = trial.began, f"attempt {trial.attempt}"
+        began, number = trial.began, max(number + 1, trial.attempt)
+        named = _named(number, trial.attempt)
         moments.append((began, f"{named} started" + (f" in {trial.worker}" if trial.worker else ""), "running"))
         if trial.outcome not in _ENDS_OF_JOBS:
-            moments.append((trial.ended, f"{named} ended: {trial.outcome}", trial.tone))
+            moments.append((trial.ended, f"{named} ended: {trial.outcome}", "failed" if trial.error else ""))
     start = found.started_at
     if _is_time(start) and not any(abs(trial.began - start) < _SAME for trial in tried):
         # It is still running, or was too short to be recorded.
-        moments.append((start, f"attempt {max(1, found.attempts)} started", "running"))
+        attempt = max(1, found.attempts)
+        moments.append((start, f"{_named(max(number + 1, attempt), attempt)} started", "running"))
     known = [Step(float(at), what, tone) for at, what, tone in moments if _is_time(at)]
     ended = found.completed_at
     if _is_time(ended):
@@ -152,6 +156,10 @@ def steps(found: Job, tried: Sequence[Trial]) -> list[Step]:
         known = [step for step in known if step.at <= ended]
         known.append(Step(float(ended), found.status.value, found.status.value))
     return sorted(known, key=lambda step: step.at)
+
+
+def _named(number: int, attempt: int) -> str:
+    return f"attempt {attempt}" if number == attempt else f"run {number} (attempt {attempt})"
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
@@ -165,19 +173,26 @@ class Limits(NamedTuple):
     timeout: float
     retry: RetryPolicy
     follow: FollowUps
+    max_crashes: int
 
     def as_json(self) -> dict[str, Any]:
-        policy = {name: getattr(self.retry, name) for name in self.retry.__slots__}
-        return {"pool": self.pool, "timeout": self.timeout, "retry": policy, **self.follow._asdict()}
+        own = {
+            "pool": self.pool,
+            "timeout": self.timeout,
+            "retry": self.retry._asdict(),
+            "max_crashes": self.max_crashes,
+        }
+        return own | self.follow._asdict()
 
 
 def limits_of(job: Job, settings: Settings) -> list[Limits]:
     """For each pool that takes the job; its own `max_attempts` comes before the pool's."""
     return [
-        Limits(pool.name, pool.timeout_of(job.type), retry, pool.policy.follow_ups.get(job.type, FollowUps()))
+        Limits(pool.name, pool.timeout_of(job.type), retry, follow, pool.max_crashes)
         for pool in able(settings.pools.values(), job.type, job.requires, job.priority)
         for policy in [pool.policy.retry_of(job.type)]
-        for retry in [replace(policy, max_attempts=policy.attempts_for(job.max_attempts))]
+        for retry in [policy._replace(max_attempts=policy.attempts_for(job.max_attempts))]
+        for follow in [pool.policy.follow_ups.get(job.type, FollowUps())]
     ]
 
 
@@ -196,7 +211,7 @@ def _in_words(limits: Limits) -> str:
         f"{human(limits.timeout)} a run",
         counted(retry.max_attempts, "attempt"),
         f"{retry.backoff} backoff{pause}" if retry.max_attempts > 1 else "",
-        f"given up on {', '.join(retry.give_up_on)}" if retry.give_up_on else "",
+        f"gives up on {', '.join(retry.give_up_on)}" if retry.give_up_on else "",
         f"other limits after {', '.join(retry.on)}" if retry.on else "",
         *(f"{name} {type_}" for name, type_ in limits.follow._asdict().items() if type_),
     ]

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from supervisor.domain.errors import JobNotFound, QueueError
 from supervisor.domain.job import Job, Reason, Status
-from supervisor.domain.text import untaken, without_password
-from supervisor.ops.diagnosis import LATELY, Finding
+from supervisor.domain.text import text_of, untaken, without_password
+from supervisor.ops.diagnosis import LATELY
 from supervisor.ops.status import present_of
 from supervisor.ops.supervisors import seen
-from supervisor.ops.views import COUNT_LIMIT, Present
-from supervisor.ops.why import free, obstacles, reasons
+from supervisor.ops.views import COUNT_LIMIT, Finding, Present
+from supervisor.ops.why import free, obstacles, ready, reasons
 from supervisor.store.base import JobSelector, Operations
 
 _REFUSING = {"pool_broken", "drained"}  # they last; others pass, and the job can wait for that
@@ -60,6 +60,10 @@ def why_of(operations: Operations, job: Job) -> list[Reason]:
     worker = operations.registry.worker(job.locked_by) if job.status is Status.RUNNING and job.locked_by else None
     ahead = _ahead(operations, job, present, now) if job.status is Status.PENDING and job.scheduled_at <= now else None
     held, twin = operations.jobs.held(job), operations.jobs.twin(job)
+    running = [] if ahead is None else [one.job for one in ready(free(job, present, now), present) if one.job]
+    if len(running) <= 2:
+        found = filter(None, map(operations.jobs.get, running))
+        present = present._replace(types={one.id: text_of(one.type) for one in found})
     return reasons(job, now, present, worker=worker, held=held, ahead=ahead, twin=twin)
 
 

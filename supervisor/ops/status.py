@@ -10,7 +10,6 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -23,6 +22,7 @@ from supervisor.ops.diagnosis import Taker, unmet
 from supervisor.ops.supervisors import Seen, seen
 from supervisor.ops.views import (
     COUNT_LIMIT,
+    MOST_FAILURES,
     MOST_NAMED,
     MOST_TYPES,
     SENTENCE,
@@ -90,7 +90,7 @@ def gather(
     costs = costs or Costs()
     controls = operations.controls.current()
     visible = list(seen(operations, now))
-    supervisors, pools, workers, _ = present_of(visible, controls, now, operations.backlog)
+    supervisors, pools, workers, *_ = present_of(visible, controls, now, operations.backlog)
     takers: list[Taker] = [*(pools or configured)]
     handled = {type_ for pool in takers for type_ in pool.types}
     # Without a supervisor no type is handled; that is not a problem of single types.
@@ -143,7 +143,7 @@ def gather(
         unhandled=unhandled[:MOST_NAMED],
         failures_last_hour=dict(sorted(failures.items(), key=lambda pair: -pair[1])[:MOST_TYPES]),
         slowest=[
-            {"type": name, "count": speed.count, "mean": finite(speed.mean), "longest": finite(speed.longest)}
+            {"type": name, "count": speed.jobs, "mean": finite(speed.mean), "longest": finite(speed.longest)}
             for name, speed in islice(speeds.items(), _MOST_SLOW)
         ],
         schedules=schedules_of(operations.schedules.planned(), now),
@@ -153,6 +153,7 @@ def gather(
         unmet=unmet(operations.backlog.due_groups(now), takers)[:MOST_NAMED],
         last_hour=combined(minutes),
         held=dict(sum(map(Counter, held.values()), Counter[str]())),
+        causes=costs.answer("causes", 200, lambda: asked.error_groups(now - HOUR, MOST_NAMED, MOST_FAILURES)),
     )
 
 
@@ -240,11 +241,11 @@ def _together(views: Sequence[TypeView]) -> TypeView:
 
 
 def _view(view: type[View], found: Any, **known: Any) -> View | None:
-    """What a supervisor has published, as one of these dataclasses, with the fields that are `known` here. Texts are
+    """What a supervisor has published, as one of these views, with the fields that are `known` here. Texts are
     cut, since any program may have written them. None if it has not published it, or something else.
     """
     try:
-        own = {one.name: _cut(found[one.name]) for one in fields(view) if one.name in found}  # type: ignore
+        own = {name: _cut(found[name]) for name in view._fields if name in found}  # type: ignore
         return view(**own | known)
     except (TypeError, LookupError, ValueError, AttributeError):
         return None
@@ -336,6 +337,7 @@ def _worker(slot: Snapshot, seen: Seen, *, measured: bool) -> WorkerView:
         state=slot.state.name.lower(),
         job=slot.job or None,
         running_for=max(0.0, at - slot.started) if slot.job else None,
+        time_limit=finite(slot.deadline - slot.started) if slot.job and slot.deadline else None,
         progress=slot.progress if slot.job else None,
         # Without a job or its progress, the text says why the worker waits.
         text=slot.text if slot.job or slot.progress is None else "",

@@ -6,21 +6,24 @@ Times are seconds, memory is bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from supervisor.config.limits import in_words
 from supervisor.domain.history import QUIET, Hour
 from supervisor.domain.scaling import OLD_VERSION
-from supervisor.domain.text import text_of
-from supervisor.store.base import GoneView, Planned, ServerView
+from supervisor.domain.schedule import GRACE
+from supervisor.domain.text import json_safe, text_of
+from supervisor.store.base import ErrorGroup, GoneView, Planned, ServerView
 
 COUNT_LIMIT = 10_000  # due jobs of a pool are counted no further
+MOST_FAILURES = 500  # attempts of the last hour whose causes are looked at: each costs 0.1 ms
 MOST_TYPES = 200  # types listed individually; the others are summed
 MOST_NAMED = 50  # types without a pool, and paused types, listed by name
 MOST_SCHEDULES = 200
 SENTENCE = 1000  # characters of a reason that a supervisor posts
+
+Level = Literal["ok", "note", "warning", "fault"]
 
 
 def finite(value: Any) -> Any:
@@ -33,10 +36,9 @@ def largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker, on this `host`. `running` is the number of jobs that it runs now; `running_for` and `beat_age` are
-    seconds; `memory` is its unshared memory.
+class WorkerView(NamedTuple):
+    """One worker, on this `host`. `running` is the number of jobs that it runs now; `running_for`, `time_limit`
+    and `beat_age` are seconds; `memory` is its unshared memory.
     """
 
     name: str
@@ -56,6 +58,7 @@ class WorkerView:
     leaving: str | None
     device: str | None
     host: str = ""
+    time_limit: float | None = None
 
     @property
     def leaving_shown(self) -> str:
@@ -65,8 +68,7 @@ class WorkerView:
         return f"to be replaced: {self.leaving}"
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
+class PoolView(NamedTuple):
     """One pool of one supervisor. `due` is counted up to COUNT_LIMIT; `rate` is jobs a second.
 
     `problem` says what is wrong; `broken` means that no older code serves instead.
@@ -126,17 +128,16 @@ class PoolView:
         return "paused" if len(self.paused) == len(self.types) else f"paused: {', '.join(self.paused)}"
 
 
-@dataclass(frozen=True, slots=True)
-class AdminView:
+class AdminView(NamedTuple):
     """The admin process that a supervisor has or should have: `listen` is its URL, or the configured address."""
 
     pid: int | None
     listen: str
     problem: str | None
+    token_file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DutyView:
+class DutyView(NamedTuple):
     """A failing duty of the maintainer: its latest error, and since when it has failed (Unix seconds)."""
 
     name: str
@@ -144,8 +145,7 @@ class DutyView:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemoryView:
+class DeviceMemoryView(NamedTuple):
     """The memory of a device, in bytes: what pools may use of it, and what they use."""
 
     name: str
@@ -153,8 +153,7 @@ class DeviceMemoryView:
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryView:
+class MemoryView(NamedTuple):
     """The memory that the pools of a supervisor share, in bytes. `stated` is it in the configuration; otherwise the
     budget follows from the machine. `pools` is what each uses, `templates` what is used for all of them together.
     """
@@ -170,8 +169,7 @@ class MemoryView:
         return sum(self.pools.values()) + self.templates
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorView:
+class SupervisorView(NamedTuple):
     """One supervisor of the registry. `alive` is None if this machine cannot tell. If it is not `visible`, its
     scoreboard cannot be read and it has posted nothing, and its pools and workers are unknown.
 
@@ -194,24 +192,33 @@ class SupervisorView:
     stopping: str
     trouble: str
     admin: AdminView | None
-    duties: list[DutyView] = field(default_factory=list)
+    duties: Sequence[DutyView] = ()
     log_lost: int = 0
     lease_left: float | None = None
     drained: bool = False
     memory: MemoryView | None = None
 
+    @property
+    def state(self) -> str:
+        """In a word or two: the first of these that holds."""
+        if self.alive is False:
+            return "dead"
+        no_lease = self.lease_left is not None and self.lease_left <= 0
+        states = {"problem": self.trouble, "stopping": self.stopping, "no lease": no_lease, "drained": self.drained}
+        return next((word for word, holds in states.items() if holds), "running" if self.alive else "unknown")
+
 
 class Present(NamedTuple):
-    """What runs jobs at one moment. `paused` are the paused types, as they are stored."""
+    """What runs jobs at one moment. `paused` are the paused types, as they are stored; `types` those of some jobs."""
 
     supervisors: list[SupervisorView]
     pools: list[PoolView]
     workers: list[WorkerView]
     paused: frozenset[str]
+    types: Mapping[int, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class TypeView:
+class TypeView(NamedTuple):
     """One type: its jobs by state, failed attempts of the last hour, and how long its latest jobs took.
 
     `due` is the number of jobs that are due, the oldest for `oldest_age` seconds, in any pool; it is counted up to
@@ -229,10 +236,10 @@ class TypeView:
     due: int
     oldest_age: float | None
     last_hour: Hour = QUIET
-    limits: dict[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = {}
     limits_chosen: bool = False
     breaker_open: bool = False
-    held: dict[str, int] = field(default_factory=dict)
+    held: Mapping[str, int] = {}
 
     @property
     def limits_shown(self) -> str:
@@ -254,8 +261,7 @@ class TypeView:
         return self.jobs.get("failed", 0) + self.jobs.get("quarantined", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleView:
+class ScheduleView(NamedTuple):
     """One schedule: seconds until it fires next (below 0: overdue), when it last fired, and the job it enqueued.
 
     `paused_at` is Unix seconds; a paused one fires nothing. `run_time`: no configuration has it. `silent` is for how
@@ -275,15 +281,37 @@ class ScheduleView:
         """For how many seconds it should have fired."""
         return 0.0 if self.paused_at is not None else max(0.0, -self.next_in)
 
+    @property
+    def unfired(self) -> bool:
+        """Whether no supervisor fires it."""
+        return self.late > GRACE
+
 
 def by_gate(held: Mapping[str, int]) -> str:
-    """How many are held at each gate: ` (70 key, 6 after)`; "" for none."""
-    parts = [f"{count} {gate}" for gate, count in held.items() if count]
+    """How many are held at each gate: ` (70 key, 6 until due)`; "" for none."""
+    parts = [f"{count} {'until due' if gate == 'due' else gate}" for gate, count in held.items() if count]
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def several_hosts(supervisors: Iterable[SupervisorView]) -> bool:
     return len({one.host for one in supervisors}) > 1
+
+
+class Finding(NamedTuple):
+    """`fact` is what was found, `advice` what to do about it. A fault prevents the supervisor from working properly.
+
+    `name` tells the findings of `diagnose` apart. `blocks`: jobs that could run now do not, because of it. `type` is
+    the type of the jobs that it concerns, `supervisor` the id of the supervisor, if it is one.
+    """
+
+    level: Level
+    about: str
+    fact: str
+    advice: str = ""
+    name: str = ""
+    blocks: bool = False
+    type: str = ""
+    supervisor: str = ""
 
 
 def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
@@ -302,14 +330,14 @@ def schedules_of(planned: Iterable[Planned], now: float) -> list[ScheduleView]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(NamedTuple):
     """The complete state at one moment. `handled` of a type says whether a pool of a running supervisor takes it.
 
     `types` are at most MOST_TYPES: those with a pool, the paused ones, and of the others those with the longest
     backlog; `more_types` others are summed in `other_types`. `unhandled` and `paused` name MOST_NAMED at most;
     `unhandled_types` is how many types no pool takes, `unmet` says which jobs no pool of their type takes;
-    `server` is None for a file. `last_hour` is that of all types. `held` counts the held jobs by their gates.
+    `server` is None for a file. `last_hour` is that of all types. `held` counts the held jobs by their gates. `causes`
+    are the latest MOST_FAILURES failed attempts of the last hour.
     """
 
     database: str
@@ -327,11 +355,12 @@ class Overview:
     unhandled_types: int = 0
     more_types: int = 0
     other_types: TypeView | None = None
-    unmet: list[str] = field(default_factory=list)
+    unmet: Sequence[Finding] = ()
     server: ServerView | None = None
-    gone: list[GoneView] = field(default_factory=list)
+    gone: Sequence[GoneView] = ()
     last_hour: Hour = QUIET
-    held: dict[str, int] = field(default_factory=dict)
+    held: Mapping[str, int] = {}
+    causes: Sequence[ErrorGroup] = ()
 
     @property
     def running(self) -> bool:
@@ -342,4 +371,4 @@ class Overview:
         return several_hosts(self.supervisors)
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"running": self.running}
+        return json_safe(self) | {"running": self.running}  # type: ignore[no-any-return]

@@ -14,8 +14,8 @@ from supervisor.domain.job import EXPIRED, UNKNOWN, Held, Job, Reason, Status
 from supervisor.domain.memory_division import FOR_MEMORY
 from supervisor.domain.text import counted, human, text_of, utc
 from supervisor.ops import diagnosis
-from supervisor.ops.diagnosis import Finding, able, of_supervisor
-from supervisor.ops.views import COUNT_LIMIT, PoolView, Present, several_hosts
+from supervisor.ops.diagnosis import able, of_supervisor
+from supervisor.ops.views import COUNT_LIMIT, Finding, PoolView, Present, WorkerView, several_hosts
 from supervisor.store.base import WorkerRecord
 
 _MOST = 5  # jobs, and pools, named in one sentence
@@ -53,7 +53,7 @@ def reasons(
     if not found and job.scheduled_at > now:
         found = [_admitted(job, held, now) if held.gate else _not_due(job, now)]
     if held.expires_at is not None and held.expires_at <= now:
-        found = [Reason("expired", f"it expired {_when(held.expires_at, now)}, and a supervisor has to cancel it")]
+        found = [Reason("expired", f"it expired at {_when(held.expires_at, now)}, and a supervisor has to cancel it")]
     kept = obstacles(job.type, job.requires, job.priority, present, now)
     found += [Reason(each.name, each.fact, each.advice) for each in kept[:_MOST]]
     return found or [_waiting(free(job, present, now), present, ahead)]
@@ -94,22 +94,20 @@ def _obstacle(pool: PoolView, present: Present, now: float) -> Finding | None:
     owners = (one for one in present.supervisors if (one.pid, one.host) == (pool.supervisor, pool.host) and one.visible)
     found = [each for one in owners for each in of_supervisor(one, several, now, unseen=False)]
     # A broken pool may still have workers; and with the target 0, nobody tries to start one before a job comes.
-    if not (pool.broken and (not pool.target or _ready(pool, present))):
+    if not (pool.broken and (not pool.target or ready([pool], present))):
         found += diagnosis.of_pool(pool, several)
     return next((each for each in found if each.blocks), None)
 
 
-def _ready(pool: PoolView, present: Present) -> bool:
-    """Whether it has a worker that has been set up."""
-    return any(
-        (one.pool, one.supervisor, one.host) == (pool.name, pool.supervisor, pool.host) and one.state != "starting"
-        for one in present.workers
-    )
+def ready(pools: Sequence[PoolView], present: Present) -> list[WorkerView]:
+    """The workers of these pools that have been set up."""
+    ours = {(pool.name, pool.supervisor, pool.host) for pool in pools}
+    return [one for one in present.workers if (one.pool, one.supervisor, one.host) in ours and one.state != "starting"]
 
 
 def _waiting(pools: Sequence[PoolView], present: Present, ahead: tuple[int, float] | None) -> Reason:
     """What a job waits for that nothing keeps from running."""
-    if not any(_ready(pool, present) for pool in pools):
+    if not ready(pools, present):
         pool = max(pools, key=lambda pool: pool.target)
         who = f"{diagnosis.named(pool, several_hosts(present.supervisors))} has no worker"
         if pool.target == 0 and pool.fixed is not None:
@@ -117,22 +115,38 @@ def _waiting(pools: Sequence[PoolView], present: Present, ahead: tuple[int, floa
             return Reason("no_worker", f"{who}: {pool.why}", advice)
         if not pool.size and pool.why.startswith(FOR_MEMORY):
             return Reason("memory", f"{who}: {pool.why}")
-        return Reason("starting", f"{who} that is ready yet, and starts one")
+        return Reason("starting", f"{who} that is ready yet, and is starting one")
     who = " or ".join(dict.fromkeys(pool.name for pool in pools[:_MOST]))
     jobs, rate = ahead or (0, 0.0)
     if not jobs:
-        return Reason("next", f"it is the next job for the pool {who}, once a worker is free")
+        return _next(f"it is the next job for the pool {who}", pools, present)
     before = f"{jobs}{'+' if jobs >= COUNT_LIMIT else ''} {'job is' if jobs == 1 else 'jobs are'} before it"
-    soon = f"; at {rate:.3g} a second, it begins in about {human(jobs / rate)}" if rate else ""
+    soon = f"; at {rate:.3g} a second, it starts in about {human(jobs / rate)}" if rate else ""
     return Reason("behind", f"{before} in the pool {who}{soon}")
 
 
+def _next(text: str, pools: Sequence[PoolView], present: Present) -> Reason:
+    """Of the job that the next free worker runs: with those that run now, if they are few."""
+    workers = ready(pools, present)
+    jobs = tuple(one.job for one in workers if one.job and one.running <= 1)
+    if len(workers) > 2 or len(jobs) < len(workers):
+        return Reason("next", f"{text}, once a worker is free")
+    names = " and ".join(one.name for one in workers)
+    who = f"only worker, {names}, has" if len(jobs) == 1 else f"workers {names} have"
+    times = [human(one.running_for or 0.0) for one in workers]
+    runs = [f"job {job} ({present.types.get(job, '?')}) for {time}" for job, time in zip(jobs, times, strict=True)]
+    fixed = len(pools) == 1 and (pools[0].fixed or pools[0].max_workers) <= pools[0].size
+    advice = f"wait, or `supervisor scale {pools[0].name} {pools[0].size + 1}`" if fixed else ""
+    return Reason("next", f"{text}, whose {who} been running {' and '.join(runs)}", advice, jobs=jobs)
+
+
 def _not_due(job: Job, now: float) -> Reason:
-    if tries := _tries(job):
-        why = f"it is tried again{tries}"
-    else:
-        why = "it was enqueued for then" if job.started_at is None else "its last run has put it off"
-    text = f"it is not due until {_when(job.scheduled_at, now)}; {why}"
+    at, tries = _when(job.scheduled_at, now), _tries(job)
+    text = f"it is not due until {at}; "
+    text += "it was enqueued for then" if job.started_at is None else "its last run has put it off"
+    if tries:
+        tries = tries if job.crashes > 0 else f"; attempt {job.attempts} failed"
+        text = f"attempt {job.attempts + 1} is due at {at}{tries}{_error(job)}"
     return Reason("not_due", text, until=job.scheduled_at)
 
 
@@ -164,7 +178,7 @@ def _at_gate(job: Job, held: Held, now: float, present: Present) -> Reason:
     elif total and held.limit is not None and total >= held.limit:
         text += f": {_beside(held, total, now, present)}"
     elif held.rate:
-        code, text = "rate", f"{who} keeps to {held.rate}"
+        code, text = "rate", f"{who} is limited to {held.rate}"
         at = f" at {_when(next_at, now)}" if next_at else ""
         if total == 1 and held.since is None:  # it is let through, and has not started
             text += f"; job {jobs[0]} starts next{at and ',' + at}"
@@ -184,7 +198,7 @@ def _admitted(job: Job, held: Held, now: float) -> Reason:
     until = _when(job.scheduled_at, now)
     if held.failures:
         return Reason("breaker", f"{_broken(job, held)}; this job starts first, at {until}", until=job.scheduled_at)
-    text = f"{_whose(job, held)} keeps to {held.rate}; this job is the next, and may start at {until}"
+    text = f"{_whose(job, held)} is limited to {held.rate}; this job is the next, and may start at {until}"
     if not held.rate:
         text = _closed(job, held, until)
     return Reason("rate", text, until=job.scheduled_at)
@@ -224,36 +238,41 @@ def _jobs(ids: Sequence[int], total: int | None) -> str:
 
 
 def _look_at(jobs: Sequence[int]) -> str:
-    return f"`supervisor jobs why {jobs[0]}` says how job {jobs[0]} is" if jobs else ""
+    return f"`supervisor jobs why {jobs[0]}` says what job {jobs[0]} is doing" if jobs else ""
 
 
 def _running(job: Job, now: float, present: Present, worker: WorkerRecord | None) -> Iterator[Reason]:
     expires = f"its lock ends at {_when(job.lock_expires_at, now)}"
     if job.locked_by == "foreign":
-        advice = "if that does not settle it by then, it returns to the queue"
+        advice = "unless that program settles it by then, it returns to the queue"
         yield Reason("foreign", f"another program has claimed it; {expires}", advice, job.lock_expires_at)
         return
     view = next((one for one in present.workers if one.job == job.id), None)
     name = view.name if view is not None else "" if worker is None else text_of(worker.name)
     gone = [one for one in present.supervisors if worker and one.id == worker.supervisor and one.alive is False]
-    since = "" if job.started_at is None else f" since {_when(job.started_at, now)}"
+    began = job.started_at if isinstance(job.started_at, (int, float)) and math.isfinite(job.started_at) else now
     if gone or not name:
-        yield Reason("lost", f"{name or 'a worker that is not known any more'} had claimed it{since}; {expires}")
+        fact = f"claimed it at {_when(job.started_at, now)}, and is gone"
+        yield Reason("lost", f"{name or 'a worker that is no longer known'} {fact}; {expires}")
     else:
         done, said = (job.progress, job.progress_text) if view is None else (view.progress, view.text)
         shown = "" if done is None else f", {done:.0%} {text_of(said or '')}".rstrip()
-        stop = ", and was asked to stop" if job.cancel_requested_at else ""
-        yield Reason("running", f"it runs now in {name}{since}{shown}{stop}")
+        limit = f"; its time limit is {human(view.time_limit)}" if view is not None and view.time_limit else ""
+        stop = "; it was asked to stop" if job.cancel_requested_at else ""
+        since = f"for {human(max(0.0, now - began))}, since {utc(began)}"
+        text = f"it has been running in {name} {since}{shown}{limit}{stop}"
+        advice = f"`supervisor logs {job.id} -f` shows its output"
+        yield Reason("running", text, advice if stop else f"{advice}, `supervisor jobs cancel {job.id}` stops it")
     for one in gone:
         for found in of_supervisor(one, several_hosts(present.supervisors), now, unseen=False):
             yield Reason(found.name, found.fact, found.advice)
 
 
 def _ended(job: Job, now: float, twin: int | None) -> Iterator[Reason]:
-    when, error, cause = _when(job.completed_at, now), job.last_error or "", _BEFORE.match(job.last_error or "")
+    when, error, cause = "at " + _when(job.completed_at, now), job.last_error or "", _BEFORE.match(job.last_error or "")
     retry = f"`supervisor jobs retry {job.id}` runs it again"
     if job.status is Status.DONE:
-        yield Reason("done", f"it is done since {when}")
+        yield Reason("done", f"it finished {when}")
         return
     if job.status is Status.CANCELLED and error == EXPIRED:
         yield Reason("expired", f"it expired {when}: it had not started in time", "enqueue it again")
@@ -267,18 +286,23 @@ def _ended(job: Job, now: float, twin: int | None) -> Iterator[Reason]:
         yield Reason("cancelled", text, advice, jobs=(int(cause[1]),))
     else:
         ways = {Status.FAILED: "it failed", Status.CANCELLED: "it was cancelled"}
-        how = ways.get(job.status, "it is quarantined and does not run again by itself, since")
-        yield Reason(job.status.value, f"{how} {when}{_tries(job)}", retry, jobs=() if newer is None else (newer,))
+        how = f"{ways.get(job.status, 'it was quarantined')} {when}{_tries(job)}"
+        ends = f"{_error(job, ' ({})')}, and will not run again by itself"
+        how += ends if job.status is Status.QUARANTINED else _error(job)
+        yield Reason(job.status.value, how, retry, jobs=() if newer is None else (newer,))
     if twin is not None:
         yield Reason("unique", f"job {twin}, which has not ended, has its unique key", _look_at((twin,)), jobs=(twin,))
 
 
 def _tries(job: Job) -> str:
-    """How often it was tried, and the last error."""
+    """How often it was tried."""
     tried = [counted(job.attempts, "attempt")] if job.attempts > 0 else []
     tried += [counted(job.crashes, "crash", "crashes")] if job.crashes > 0 else []
-    error = f": {text_of(job.last_error.strip(), _SHORT)}" if job.last_error else ""
-    return f", after {' and '.join(tried)}{error}" if tried else error
+    return f", after {' and '.join(tried)}" if tried else ""
+
+
+def _error(job: Job, form: str = ": {}") -> str:
+    return form.format(text_of(job.last_error.strip(), _SHORT)) if job.last_error else ""
 
 
 def _when(at: object, now: float) -> str:

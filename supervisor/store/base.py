@@ -10,47 +10,58 @@ times are Unix seconds given by the caller, so that tests decide them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisor.domain.job import Job, NewJob, NewJobs, decoded
+from supervisor.domain.job import decoded
 from supervisor.store.moving import MoveEnd
 from supervisor.store.ownership import DatabaseHolder, Holder, OwnerLock, Ownership, SupervisorRecord, Writers
-from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
-from supervisor.store.sql.batches import Batches, BatchView
-from supervisor.store.sql.claims import ClaimLocks, Claims, Expired, SettledAndClaimed, SettleExpired
-from supervisor.store.sql.connection import Connection, RowRefused
-from supervisor.store.sql.gates import Gates, LimitView
-from supervisor.store.sql.job_actions import Cursor, FinishedJobs, JobActions, Redriven, Retried
-from supervisor.store.sql.jobs import Filter, Jobs, Page, RecordedRun, Sort
+from supervisor.store.sql.batches import MOST_BATCHES, BatchView
+from supervisor.store.sql.connection import Connection
+from supervisor.store.sql.jobs import Filter, Page, Sort
 from supervisor.store.sql.producer import Producer, TransactionalInsert
-from supervisor.store.sql.registry import Controls, ControlState, GoneView, HostControl, Lease, Registry, WorkerRecord
-from supervisor.store.sql.schedules import AlertStore, Planned, Schedules
-from supervisor.store.sql.statistics import (
-    Anomalies,
-    ErrorGroup,
-    History,
-    KeeperView,
-    ServerView,
-    Statistics,
-    TableView,
-    TypeSpeed,
-)
-from supervisor.store.sql.stores import EventLog, MaintenanceStore, Operations
+from supervisor.store.sql.registry import Controls, ControlState, GoneView, Lease, Registry, WorkerRecord
+
+if TYPE_CHECKING:
+    from supervisor.store.sql.backlog import Backlog, Depth, JobSelector
+    from supervisor.store.sql.claims import ClaimLocks, Claims, Expired, SettledAndClaimed
+    from supervisor.store.sql.gates import Gates, LimitView
+    from supervisor.store.sql.job_actions import Cursor, FinishedJobs, Redriven, Retried
+    from supervisor.store.sql.schedules import Planned, Schedules
+    from supervisor.store.sql.statistics import ErrorGroup, History, KeeperView, ServerView, TableView
+    from supervisor.store.sql.stores import MaintenanceStore, Operations
+else:
+
+    def __getattr__(name: str) -> Any:
+        """What enqueueing does not need is loaded on first use."""
+        for module, names in _LATER.items():
+            if name in names.split():
+                return getattr(import_module(f"supervisor.store.sql.{module}"), name)
+        raise AttributeError(name)
+
+
+_LATER = {
+    "backlog": "Backlog Depth JobSelector",
+    "claims": "ClaimLocks Claims Expired SettledAndClaimed",
+    "gates": "Gates LimitView",
+    "job_actions": "Cursor FinishedJobs Redriven Retried",
+    "schedules": "Planned Schedules",
+    "statistics": "ErrorGroup History KeeperView ServerView TableView",
+    "stores": "MaintenanceStore Operations",
+}
 
 
 class ChangeFeed:
     """Reports that somebody has committed, whoever it was.
 
     Its descriptor is only a hint: the commit that it announces may become visible a little later. So the caller checks
-    `version` repeatedly, at the `window`'s distances after the hint. Where there are no hints, `problem` says why.
-    `unhinted` is the seconds after which something may have been committed without a hint.
+    `version` after a hint, and `unhinted` seconds after each check, which that sets: few while more was announced than
+    it saw. Where there are no hints, `problem` says why.
     """
 
-    window: Sequence[float]
     problem = ""
     unhinted: float
 
@@ -58,9 +69,9 @@ class ChangeFeed:
         """Readable when there are hints; None where there never are."""
         raise NotImplementedError
 
-    def drain(self) -> bool:
-        """Consume the hints that have come; whether one of them was about this database. May wait for others that come
-        with them.
+    def drain(self, pause: float = 0.0) -> bool:
+        """Consume the hints, after so many seconds and when what they announce is probably visible; whether there were
+        any.
         """
         raise NotImplementedError
 
@@ -79,20 +90,18 @@ class ChangeFeed:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptOptions:
+class AdoptOptions(NamedTuple):
     """How an application's table is to be understood; whatever is left out is proposed.
 
     `renames` are {column: new name or meaning}, `statuses` {word: state}.
     """
 
     table: str = "jobs"
-    renames: Mapping[str, str] = field(default_factory=dict)
-    statuses: Mapping[str, str] = field(default_factory=dict)
+    renames: Mapping[str, str] = {}
+    statuses: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptedColumn:
+class AdoptedColumn(NamedTuple):
     """What becomes of a column: `kept_as` is where the application's values stand, `meaning` the column of a job that
     takes them over, if any. `proposed`: no option said so.
     """
@@ -103,8 +112,7 @@ class AdoptedColumn:
     proposed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptReport:
+class AdoptReport(NamedTuple):
     """The result of taking over a table, or of its rehearsal, which has no `backup`.
 
     `recovered` are running rows put back; `extra_columns` are the application's own. `job_types` are the most frequent
@@ -194,6 +202,9 @@ class Engine:
     database: Database
     ownership: Ownership
     transactional: TransactionalInsert
+
+    def preload(self) -> None:
+        """Load the code of `claims` and `maintenance`, before forks: later, an upgrade may have replaced the files."""
 
     def about(self, job_id: int) -> tuple[Any, int | None]:
         """The `meta` of a job and its batch; None if it has none. Opens a connection of its own."""

@@ -1,4 +1,4 @@
-"""Every named statement is a fail-point, whatever the engine: for tests, see CONTRIBUTING.md.
+"""Every named statement is a fail-point, whatever the engine: for tests, see system/failpoints.py.
 
 The statement `settle` offers `settle.before`, `settle` (it has run; a transaction may still be open) and
 `settle.committed` (so is the transaction that it was part of; without one, that is at once). An error at the

@@ -11,8 +11,8 @@ import functools
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import resources
-from importlib.resources.abc import Traversable
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.domain.errors import NoTables, StoreError, StoreMoved, StoreOutdated, StoreUnavailable
@@ -26,6 +26,7 @@ _LATEST = "job_limits"  # the table that was added last before the first release
 VERSION = "schema"  # the key of job_meta that has the version
 _OLDEST = "oldest_writer"
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
+_made_by = functools.cache(re.compile(r"^CREATE (?:UNLOGGED )?TABLE (\w+)", re.M).findall)
 _CONTRACTS = re.compile(r"^-- contracts:", re.M)
 
 
@@ -39,7 +40,7 @@ class Migration(NamedTuple):
         return _CONTRACTS.search(self.sql) is not None
 
 
-def plan_of(folder: Traversable) -> tuple[Migration, ...]:
+def plan_of(folder: Path) -> tuple[Migration, ...]:
     """The schema of a folder and its migrations, in order. Raises ValueError if the numbers have gaps."""
     found = [Migration(1, "schema.sql", folder.joinpath("schema.sql").read_text(encoding="utf-8"))]
     later = folder.joinpath("migrations")
@@ -54,7 +55,7 @@ def plan_of(folder: Traversable) -> tuple[Migration, ...]:
 @functools.cache
 def shipped(package: str) -> tuple[Migration, ...]:
     """That of a package of ours."""
-    return plan_of(resources.files(package))
+    return plan_of(Path(str(import_module(package).__file__)).parent)
 
 
 def flags_of(plan: Sequence[Migration]) -> dict[str, str]:
@@ -125,7 +126,7 @@ class Known(NamedTuple):
 
 def known(rows: Rows, queries: Queries, where: object, plan: Sequence[Migration], others: str) -> Known:
     """Look at the tables. Raises StoreOutdated if they are from before the first release, and are never migrated;
-    StoreError, which ends with `others`, if they are another program's; and the driver's errors.
+    StoreError if some are gone, or, ending with `others`, if they are another program's; and the driver's errors.
     """
     names = {_plain(row[0]) for row in rows(queries.tables)}
     if "job_meta" in names:
@@ -135,6 +136,8 @@ def known(rows: Rows, queries: Queries, where: object, plan: Sequence[Migration]
                 f"{where}: its job tables are from before the first release, and this program cannot use them: export "
                 "what you need with SQL, move them away, and start with new ones"
             )
+        if gone := ", ".join(sorted({*_made_by(plan[0].sql)} - names)):
+            raise StoreError(f"{where}: of the job tables, these are gone: {gone}; stop all programs, restore a backup")
         return Known(where, plan, int(flags[VERSION]), flags)
     if "jobs" in names:
         raise StoreError(f"the database has a `jobs` table of another program; {others}")

@@ -43,8 +43,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "job_supervisors": ("id",),
     "job_workers": ("incarnation",),
 }
-TABLES = frozenset((*KEYS, "job_moves"))
-"""All tables of an SQLite file, for tools that would take them for leftovers."""
+TABLES = frozenset((*KEYS, "job_moves", "job_ends", "job_since_crash"))
+"""All tables of both engines, for tools that would take them for leftovers."""
 
 _SQL = load("supervisor.store.sql", "move.sql")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.domain.errors import StoreError
-from supervisor.system import kernel
 from supervisor.system.files import file_problem, folder_problem, holder_of
 
 
@@ -67,6 +65,9 @@ class Writers:
         return None
 
     def database_holder(self) -> DatabaseHolder | None:
+        return None
+
+    def reader(self) -> int | None:
         return None
 
 
@@ -179,7 +180,7 @@ class Ownership:
         self._locks = locks
         self.writers = writers
         self.machine_id, self.boot_id = _read("/etc/machine-id"), _read("/proc/sys/kernel/random/boot_id")
-        self.node = f"{socket.gethostname()} {_pid_namespace()}"
+        self.node = f"{os.uname().nodename} {_pid_namespace()}"
 
     def claim(self, supervisor: str) -> OwnerLock:
         return OwnerLock(self._locks, supervisor)
@@ -220,8 +221,10 @@ class Ownership:
         """
         if owner.boot_id != self.boot_id:
             return False  # a copy of a database from another machine
-        if owner.node != self.node if owner.node else owner.host != socket.gethostname():
+        if owner.node != self.node if owner.node else owner.host != os.uname().nodename:
             return None  # another container has processes of its own
+        from supervisor.system import kernel  # rarely needed: the file is deleted by whoever ends
+
         started = kernel.started_at(owner.pid)
         return started is not None and started <= owner.started_at + _CLOCKS_DIFFER
 

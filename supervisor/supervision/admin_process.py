@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config.settings import AdminSettings, Settings
+from supervisor.domain.text import shortened
 from supervisor.supervision.supervised_process import SupervisedProcess
 from supervisor.system import settled_notice
 from supervisor.system.channel import Channel
@@ -21,9 +22,11 @@ Serve = Callable[[Settings, Channel, socket.socket, Mapping[str, int]], int]
 pools sleep; returns the exit code.
 """
 
+_LONGEST = 500  # characters of an error
 RETRY = 10.0  # seconds between two attempts to bind an address that is in use
 _STARTING = 60.0  # seconds for its imports
 GRACE = 3.0  # seconds to finish its answers; it takes 2 at most
+_HOPELESS = 3  # early deaths in a row from which on nothing listens until its next start: nobody would answer
 _FINISH = 2.0  # seconds more for the results of requests, before a successor serves new ones
 
 
@@ -44,7 +47,8 @@ class AdminProcess:
         self._given: tuple[object, ...] = ()  # to the process that runs, or has run last
         self._listening: Listening | None = None
         self._next_try = 0.0
-        self._problem = ""
+        self._problem = ""  # of the address
+        self._failing = self._error = ""  # why it is not ready; the error that has ended it, if it is known
 
     def open(self, settings: Settings | None) -> None:
         """Use these settings from now on; None ends it. A process for which anything is new finishes first; meanwhile
@@ -53,16 +57,20 @@ class AdminProcess:
         before, self._settings = self._admin, settings
         if before is None or self._admin is None or before.listen != self._admin.listen:
             self._close_socket()
-        if self.process.pid and (self._problem or self._given != self._gives()):
+        if self.process.pid and (self._failing or self._given != self._gives()):
             self.process.dismiss(GRACE, finish=_FINISH if settings else 0.0)
         self._next_try, self._problem = 0.0, ""
 
     def attend(self, now: float) -> None:
         """Read the process's messages, and start or replace it if there should be one."""
         for message in self.process.hear():
-            self._problem = message.get("problem", "")
-        if self.process.check(now) and self.process.early_deaths > 1 and not self._problem:
-            self._problem = f"it has died {self.process.early_deaths} times in a row; see the log"
+            self._failing = self._error = message.get("problem", "")
+        before = self.process.early_deaths
+        if self.process.check(now) and (deaths := self.process.early_deaths) > max(1, before):
+            self._failing = f"it has died {deaths} times in a row: {self._error or 'see the log'}"
+            self._error = ""
+            if deaths >= _HOPELESS:
+                self._close_socket()
         settings, admin = self._settings, self._admin
         if settings is None or admin is None or now < self._next_try or not self.process.due(now):
             return
@@ -75,17 +83,26 @@ class AdminProcess:
             tell("admin_unavailable", problem=problem, next_try_seconds=RETRY)
             self._problem = problem
             return
-        run, wakes = self._serve, dict(self._wakes())
+        wakes = dict(self._wakes())
         self._given = self._gives()  # before it reads the tokens, or a change might be missed
         keep = [listening.socket.fileno(), *settled_notice.kept_to_listen(), *wakes.values()]
-        self.process.start(lambda channel: run(settings, channel, listening.socket, wakes), now, keep=keep)
+        self.process.start(lambda channel: self._run(settings, channel, listening.socket, wakes), now, keep=keep)
+
+    def _run(self, settings: Settings, channel: Channel, listening: socket.socket, wakes: Mapping[str, int]) -> int:
+        """In the child."""
+        try:
+            return self._serve(settings, channel, listening, wakes)
+        except Exception as error:
+            channel.send({"problem": shortened(f"{type(error).__name__}: {error}", _LONGEST)})
+            raise
 
     def _listen(self, admin: AdminSettings) -> Listening:
         """Raises OSError."""
         listening = Listening(admin.address, admin.unix_path)
         self._problem = ""
-        file = None if admin.token_file is None else str(admin.token_file)
-        events(process="supervisor").info("admin_listening", url=listening.url, token_file=file)
+        if self.process.early_deaths < _HOPELESS:
+            file = None if admin.token_file is None else str(admin.token_file)
+            events(process="supervisor").info("admin_listening", url=listening.url, token_file=file)
         return listening
 
     def _gives(self) -> tuple[object, ...]:
@@ -106,7 +123,8 @@ class AdminProcess:
         return {
             "pid": self.process.pid,
             "listen": self._admin.listen if self._listening is None else self._listening.url,
-            "problem": self._problem or None,
+            "problem": self._problem or self._failing or None,
+            "token_file": None if self._admin.token_file is None else str(self._admin.token_file),
         }
 
     @property

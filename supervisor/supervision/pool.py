@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from supervisor.config.settings import PoolSettings
+from supervisor.config.pool_settings import PoolSettings
 from supervisor.domain.memory_shares import Grant, Residency, WorkerSize
 from supervisor.domain.scaling import Load, ScalingPolicy, Taken, decide, still_due
 from supervisor.supervision.exit_reason import DeathRecord

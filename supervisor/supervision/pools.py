@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from supervisor.config.settings import PoolSettings
+from supervisor.config.pool_settings import PoolSettings
 from supervisor.domain.text import shortened
 from supervisor.supervision.pool import Pool, Waiting
 from supervisor.supervision.release import Release, Releases

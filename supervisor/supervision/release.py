@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from supervisor.config.settings import PoolSettings
+from supervisor.config.pool_settings import PoolSettings
 from supervisor.domain.process_health import Restarts, TemplateDeaths
 from supervisor.domain.scaling import OLD_VERSION
 from supervisor.supervision.exit_reason import Effect, ExitReport

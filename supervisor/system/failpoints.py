@@ -3,7 +3,7 @@
 SUPERVISOR_FAILPOINTS="worker:settle_done.committed=kill@3;maintainer:renew.before=fail:busy*2;once=/tmp/once"
 means: kill each worker when it passes that place for the third time, make each maintainer's first two attempts
 at that statement fail, and let each of these happen only once, in whichever process gets there first.
-CONTRIBUTING.md lists the places and the actions. Making every call fail in turn is how SQLite tests
+`Site.failpoints` in tests/ says what places and actions there are. Making every call fail in turn is how SQLite tests
 itself.
 """
 
@@ -43,7 +43,7 @@ class Point:
     def __init__(self, text: str, once: Path | None, seed: str) -> None:
         found = _POINT.fullmatch(text)
         if found is None:
-            raise ValueError(f"{VARIABLE}: {text!r} is not a fail-point; CONTRIBUTING.md says how to write one")
+            raise ValueError(f"{VARIABLE}: {text!r} is not a fail-point; see Site.failpoints in tests/")
         self._text, self._once, self._seed = text, once, seed
         self._role, self._place, self._kind = found["role"], found["place"], found["kind"]
         self._signal = SIGNALS.get(found["signal"] or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import stat
@@ -78,74 +79,69 @@ def _kind(mode: int) -> str:
 _FLOCK = "hhqqi"  # the kernel's struct flock: type, whence, start, length, pid
 
 
-def holder_of(descriptor: int, kind: int, start: int = 0, length: int = 0) -> int | None:
-    """The pid of another process that blocks such a lock; 0 if it is in another container; None if there is none.
+def holder_of(descriptor: int, kind: int, start: int = 0, length: int = 0, *, own: bool = False) -> int | None:
+    """The pid of another process, or also of this one, that blocks such a lock; 0 if it is in another container; None
+    if there is none.
 
     Raises OSError if the file system has no record locks.
     """
     asked = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
-    found, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    command = fcntl.F_OFD_GETLK if own else fcntl.F_GETLK
+    found, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, command, asked))
     return None if found == fcntl.F_UNLCK else max(0, pid)
 
 
 _IN_MODIFY = 0x2
-_IN_MOVED_TO = 0x80
-_IN_CREATE = 0x100
+_IN_Q_OVERFLOW = 0x4000
+_EVENT = struct.Struct("iIII")  # that of a file has no name
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # IN_NONBLOCK and IN_CLOEXEC have the same values
 _MOST = 65536  # bytes of events to read at once
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class FolderWatch:
-    """Watches a directory for files whose name starts with `prefix`. Raises OSError if that is not possible."""
+class FileWatch:
+    """Watches for writes to the files that have these names, after `resume`. Raises OSError if that is not possible."""
 
-    def __init__(self, directory: Path, prefix: str) -> None:
-        self._directory = os.fsencode(directory)
-        self._prefix = os.fsencode(prefix)
-        self._watch: int | None = None
+    def __init__(self, *paths: Path) -> None:
+        self._paths = [os.fsencode(path) for path in paths]
+        self._watches: set[int] = set()
+        if not hasattr(_libc, "inotify_init1"):
+            raise OSError(errno.ENOSYS, "only Linux has inotify")
         self._descriptor = int(_libc.inotify_init1(_FLAGS))
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1 failed")
-        try:
-            self.resume()
-        except OSError:
-            os.close(self._descriptor)
-            raise
 
     def fileno(self) -> int:
         return self._descriptor
 
     def pause(self) -> None:
         """Stop watching: the kernel's events cost the writer 8 % of its time, whether they are read or not."""
-        if self._watch is not None:
-            _libc.inotify_rm_watch(self._descriptor, self._watch)
-            self._watch = None
+        for watch in self._watches:
+            _libc.inotify_rm_watch(self._descriptor, watch)
+        self._watches = set()
 
     def resume(self) -> bool:
-        """Watch again; False if it already did. Raises OSError if that is not possible."""
-        if self._watch is not None:
-            return False
-        mask = ctypes.c_uint32(_IN_MODIFY | _IN_CREATE | _IN_MOVED_TO)
-        watch = int(_libc.inotify_add_watch(self._descriptor, self._directory, mask))
-        if watch < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        self._watch = watch
-        return True
+        """Watch the files that have the names now; whether one of them was not watched. Raises OSError."""
+        before, found = self._watches, set()
+        for path in self._paths:
+            watch = int(_libc.inotify_add_watch(self._descriptor, path, ctypes.c_uint32(_IN_MODIFY)))
+            if watch >= 0:
+                found.add(watch)
+            elif (code := ctypes.get_errno()) != errno.ENOENT:
+                raise OSError(code, os.strerror(code))
+        self._watches = before - found
+        self.pause()  # what has lost its name
+        self._watches = found
+        return not found <= before
 
     def seen(self) -> bool:
-        """Drain the events; returns whether one of them was about our files."""
-        found = False
-        while True:
-            try:
-                data = os.read(self._descriptor, _MOST)
-            except BlockingIOError:
-                return found
-            # Event records contain the file's name; ignore other files of the directory.
-            found = found or self._prefix in data
-            if len(data) < _MOST // 2:  # a read returns all events that fit
-                return found
+        """Drain the events; returns whether there was a write."""
+        try:
+            data = os.read(self._descriptor, _MOST)
+        except BlockingIOError:
+            return False
+        return any(mask & (_IN_MODIFY | _IN_Q_OVERFLOW) for _, mask, _, _ in _EVENT.iter_unpack(data))
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -78,6 +78,7 @@ class ClaimGate(ctypes.Structure):
     ahead: float  # the server's clock, of `boot_time`; 0 without a server
     generation: int  # another one: the workers must register again, others may have taken this supervisor for dead
     drained: int
+    watched: float  # the maintainer's last pass that has found all its duties well, by the monotonic clock
 
     def is_open(self) -> bool:
         """Whether jobs may be claimed now. Cheap: asked before every claim."""
@@ -187,8 +188,11 @@ class Scoreboard:
 
     def idle(self) -> Counter[str]:
         """The number of idle workers of each pool; nothing else of their slots is copied."""
-        slots = (self.slot(number).page for number in range(1, self.highest + 1))
-        return Counter(pool_of(slot.name) for slot in slots if slot.is_idle)
+        found = Counter[str]()
+        for number in range(1, self.highest + 1):
+            if (page := self.slot(number).page).is_idle:
+                found[pool_of(page.name)] += 1
+        return found
 
     def post(self, supervisor_status: dict[str, Any]) -> None:
         """Show the supervisor's own status, if it has changed. What does not fit is cut, and `clipped` says so.

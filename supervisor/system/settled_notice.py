@@ -7,21 +7,31 @@ put a file or a connection in the place of the worker's socket, sending nothing 
 
 from __future__ import annotations
 
-import socket
+from typing import TYPE_CHECKING
 
-_DATAGRAM = socket.AF_UNIX, socket.SOCK_DGRAM
+if TYPE_CHECKING:
+    import socket
 
 _address = b""  # of the receiving socket; empty where there is none
 _sending: socket.socket | None = None
 _receiving: socket.socket | None = None
+_flags = 0
 _listening = False
+
+
+def _datagram() -> socket.socket:
+    import socket  # every queue loads this module, and only the processes of a supervisor have sockets of it
+
+    global _flags
+    _flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+    return socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
 def hold() -> None:
     """In the supervisor, before its first fork. Raises OSError."""
     global _address, _receiving
     if _receiving is None:
-        receiving = socket.socket(*_DATAGRAM)
+        receiving = _datagram()
         receiving.setblocking(False)
         receiving.bind("")  # the kernel chooses a name, which is no file
         _address, _receiving = receiving.getsockname(), receiving
@@ -46,7 +56,7 @@ def open_sender() -> None:
     """In a worker, before any handler runs: the socket is one of its own descriptors, which are checked."""
     global _sending
     if _address and _sending is None:
-        sending = socket.socket(*_DATAGRAM)
+        sending = _datagram()
         try:
             sending.setblocking(False)
             sending.connect(_address)
@@ -61,7 +71,7 @@ def notify() -> None:
     try:
         open_sender()
         if _sending is not None:
-            _sending.send(b"", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            _sending.send(b"", _flags)
     except OSError:
         return  # who waits looks again soon
 

@@ -12,9 +12,10 @@ from types import FrameType
 # What the supervisor sends its workers, always through a pidfd. TERM and INT are not among them: those
 # also arrive from a terminal or a cgroup, and are meant for the supervisor. Nor are USR1 and USR2: handlers and their
 # libraries use those.
-DUMP_STACKS = signal.SIGRTMIN + 1  # faulthandler writes every thread's stack to stderr
-DRAIN = signal.SIGRTMIN + 2  # check the slot: finish the current job, then exit
-INTERRUPT = signal.SIGRTMIN + 3  # the job named in the slot's cancel request must stop
+_FIRST = getattr(signal, "SIGRTMIN", 0)  # no other system has them, and there nothing is supervised
+DUMP_STACKS = _FIRST + 1  # faulthandler writes every thread's stack to stderr
+DRAIN = _FIRST + 2  # check the slot: finish the current job, then exit
+INTERRUPT = _FIRST + 3  # the job named in the slot's cancel request must stop
 
 EVERY = frozenset(signal.valid_signals())
 

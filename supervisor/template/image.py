@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config.settings import PoolSettings
+from supervisor.config.pool_settings import PoolSettings
 from supervisor.system import ending, kernel
 from supervisor.worker.context import Board, Context
 from supervisor.worker.environment import limit_threads

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TextIO, cast
 
-from supervisor.config.settings import LogSettings, PoolSettings
+from supervisor.config import LogSettings, PoolSettings
 from supervisor.store.base import Engine, WorkerRecord
 from supervisor.system import child, counters, failpoints, kernel, run_log, settled_notice, signals, standard_streams
 from supervisor.system.chunk_ring import ChunkWriter

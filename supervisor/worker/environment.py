@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.config.settings import VISIBLE_DEVICES, PoolSettings
+from supervisor.config.checks import usable_cores
+from supervisor.config.pool_settings import VISIBLE_DEVICES, PoolSettings
 from supervisor.domain import scaling
 from supervisor.domain.text import human_size
 from supervisor.system import ending, kernel, resources
@@ -59,7 +60,7 @@ def threads_of(pools: Mapping[str, PoolSettings]) -> dict[str, Threads]:
     started theirs, because threads do not survive the fork; else it follows from the pool's share of the cores. A model
     on a device is set up after the fork.
     """
-    usable = frozenset(os.sched_getaffinity(0))
+    usable = usable_cores()
     wanted = [(frozenset(pool.cpu_affinity) or usable, pool.max_workers) for pool in pools.values()]
     found = {}
     for (own, _), pool in zip(wanted, pools.values(), strict=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from time import time
+from math import inf
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.domain.errors import StoreBusy, StoreError, StoreUnavailable
@@ -73,6 +74,7 @@ class Exchange:
         self._settled = 0  # runs whose outcome is committed
         self._generation = 0
         self._pause = 0.0
+        self.looked = -inf  # when it has last seen, with no doubt left, what is due, in monotonic seconds
         self._unsure = False  # the table may have claims for this worker of which it does not know
         self.failed: Callable[[StoreError], None] = lambda error: None
         self.running: Callable[[], Collection[RunKey]] = tuple
@@ -107,7 +109,8 @@ class Exchange:
             return []
         if want and not (settlements or running or self.held.waiting):
             self._slot.page.claims = 1  # before it is claimed: the answer may be long in coming, or lost
-        now = self.gate.now()
+        now, looked = self.gate.now(), monotonic()
+        self.looked = -inf if want else self.looked
         try:
             answer = self._transact(settlements, want, now, posted)
         except BaseException:  # whatever it is, nothing is lost
@@ -120,6 +123,8 @@ class Exchange:
         if self._unsure and want and not self.held:
             self.held.give_back(self._unknown({(claim.job_id, claim.token) for claim in claims}))
         self.held.add(claims)
+        if want and answer.registered and not self._unsure:
+            self.looked = looked
         self._show(running)
         return claims
 

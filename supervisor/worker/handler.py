@@ -110,6 +110,7 @@ class Handler:
         self._teardown = getattr(target, "teardown", None)
         self._after_interrupt = getattr(target, "after_interrupt", None)
         self._check_options = getattr(target, "check_options", None)
+        self._refusal = getattr(target, "refusal", lambda type, payload: "")
         self.middleware: Sequence[Any] = getattr(target, "middleware", ())
         _check_signature(self._handle, name if self._handle_batch is None else f"{name}.handle", "payload", "ctx")
         _check_signature(self._handle_batch, f"{name}.handle_batch", "payloads", "ctx")
@@ -129,7 +130,7 @@ class Handler:
 
     def refusal(self, type: str, payload: Any) -> str:
         """Why no job of this type can have this payload, for people; "" if that is not known before it runs."""
-        return ""
+        return str(self._refusal(type, payload))
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Raises HandlerError if the handler rejects these options."""

@@ -62,12 +62,12 @@ def import_module(module_name: str, name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            why = f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})"
-            raise HandlerError(why) from error
-        why = f"{name}: importing it failed: no module named {error.name!r}{_place(error)}"
-        raise HandlerError(why) from error
+            raise HandlerError(f"{name}: there is no module {error.name!r} ({_looked_in(error.name)})") from error
+        raise HandlerError(f"{name}: importing it failed: no module named {error.name!r}{_place(error)}") from error
     except Exception as error:
         why = f"{type(error).__name__}: {error}{_place(error)}"
+        if type(error).__name__ == "AppRegistryNotReady":  # Django's
+            why += '; begin the module with "import django; django.setup()", see docs/django.md'
         raise HandlerError(f"{name}: importing it failed: {why}") from error
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from supervisor.config import PoolSettings
 
 SAFETY_NET = 5.0  # seconds after which a worker that has room checks for jobs without a wake-up
+_WATCHED = 3.0, 60.0  # seconds: if the maintainer was well so lately, an idle worker does so only so often
 _EARLY_NOTICE = 0.9  # of max_jobs_per_worker: time to start a successor
 
 
@@ -143,7 +145,8 @@ class Loop:
         """Returns whether anything has ended or begun."""
         runner = self._runner
         ended = runner.collect()
-        claims = self._exchange.turn(self._want(), posted=self._posted)
+        want = 0 if self._is_watched() else self._want()
+        claims = self._exchange.turn(want, posted=self._posted)
         self._posted = False
         if claims and self._leaving:  # it was told so between claim and start
             self._exchange.held.release()
@@ -156,6 +159,13 @@ class Loop:
         elif self._growth.beyond_limit(began, monotonic()):
             self._fitness.request_recycle(self._growth.reason)
         return True
+
+    def _is_watched(self) -> bool:
+        """Whether there is nothing to look for: since this worker looked last, it would have been woken."""
+        exchange, now, (lately, seldom) = self._exchange, monotonic(), _WATCHED
+        if self._slot.page.state_number != State.IDLE:
+            exchange.looked = -inf
+        return not self._posted and now - exchange.looked < seldom and now - exchange.gate.watched < lately
 
     def _may_sleep(self) -> bool:
         """Let new jobs wake the worker, if there is room for them. One may have come just before: look once more."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor.config.machine import executable
-from supervisor.config.settings import PoolSettings
+from supervisor.config.pool_settings import PoolSettings
 from supervisor.domain.errors import InvalidJob, StoreError
 from supervisor.domain.process_health import KILL_GRACE
 from supervisor.domain.settlement import Failure

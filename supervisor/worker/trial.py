@@ -16,7 +16,7 @@ from supervisor.worker.executor import Executor, decoded, described
 from supervisor.worker.handler import HandlerError, for_one_job
 
 if TYPE_CHECKING:
-    from supervisor.config.settings import PoolSettings, Trial
+    from supervisor.config.pool_settings import PoolSettings, Trial
 
 _SHOWN = 60  # characters of a value in a sentence
 

@@ -42,9 +42,9 @@ def test_no_class_has_many_public_methods() -> None:
 
 
 # May be raised only with a reason in the commit.
-MOST_LINES, MOST_MODULES = 46_000, 260
-MOST_LINES_OF_TESTS = 72_600
-MOST_WORDS_OF_INTERNALS = 15_000
+MOST_LINES, MOST_MODULES = 46_471, 260
+MOST_LINES_OF_TESTS = 73_826
+MOST_WORDS_OF_INTERNALS = 6_000
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 
 
@@ -111,7 +111,7 @@ def test_a_circle_is_found() -> None:
 
 def test_the_path_of_a_job_is_read_in_one_sitting() -> None:
     page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
-    table = page.partition("\n### In reading order\n")[2].partition("\n#")[0]
-    path = [ROOT / "supervisor" / name for name in re.findall(r"^\| `([\w/]+\.py)`", table, re.MULTILINE)]
+    told = page.partition("\n### In reading order\n\n")[2].partition("\n\n")[0]
+    path = [ROOT / "supervisor" / name for name in re.findall(r"`([\w/]+\.py)`", told)]
     assert 8 <= len(path) <= 12
     assert sum(len(module.read_text(encoding="utf-8").splitlines()) for module in path) <= MOST_ON_THE_PATH

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
 from bench import ours, report
 from bench.drawing import overview
 from bench.goals import GOALS, Goal
+from bench.measurements import claim_wait, throughput
 from bench.peers import PEERS
 from bench.record import Absence, Key, Record
+from bench.trial import Session
 from tests.bench.conftest import empty
 
 AUTO, ONE = ours.AUTO.name, ours.ONE.name
@@ -92,3 +95,12 @@ def test_the_picture_is_valid_and_names_every_contestant(record: Record) -> None
     assert "job-supervisor" in texts
     assert {peer.title for peer in PEERS.values()} <= texts
     assert "60,000" in texts
+
+
+def test_a_peer_whose_workers_are_threads_has_no_claim_wait_but_a_throughput() -> None:
+    session = Session(tuple(PEERS.values()), Path(), quick=False)
+    waits = {trial.contestant for trial in claim_wait.trials(session)}
+    assert waits == {AUTO, ONE, "huey", "plainjob"}
+    threads = {name for name, peer in PEERS.items() if peer.threads}
+    assert {"flexiq", "dbos"} <= threads
+    assert threads <= {trial.contestant for trial in throughput.trials(session)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -36,6 +37,7 @@ WRONG_USAGE = {
     "a time without a zone": ["enqueue", "greet", "--at", "2030-01-01T00:00"],
     "a delay and a time": ["enqueue", "greet", "--delay", "1s", "--at", "2030-01-01T00:00Z"],
     "a capability that is none": ["enqueue", "greet", "--requires", "gpu,größe"],
+    "what a failure of no jobs means": ["enqueue", "greet", "--on-failed", "run"],
     "a unique key that is too long": ["enqueue", "greet", "--unique-key", "k" * 1001],
     "one unique key for many jobs": ["enqueue", "greet", "-", "--unique-key", "k"],
     "a timeout without waiting": ["enqueue", "greet", "--timeout", "1s"],
@@ -188,6 +190,26 @@ def test_every_fault_of_the_configuration_is_a_line(cli: Run, project: Path, arg
     lines = ran.errors()
     assert [line.partition(" ")[0] for line in lines] == [f"supervisor.toml:{line}:" for line in (1, 3, 4)]
     assert not (project / "jobs.db").exists()
+
+
+WRONG_DATABASES = ["app.db", "", "sqlite:app.db", "sqlite://app.db", "sqlite:///", "postgres:/x", "mysql://x/y", 5]
+STARTING = {"run": ["run", "--burst"], "check": ["check"], "limit": ["limit", "greet"], "migrate": ["migrate"]}
+
+
+@pytest.mark.parametrize("arguments", (OPERATING | STARTING).values(), ids=OPERATING | STARTING)
+def test_a_configured_database_that_is_no_url_is_one_sentence(cli: Run, project: Path, arguments: list[str]) -> None:
+    for wrong in WRONG_DATABASES:
+        (project / "supervisor.toml").write_text(CONFIGURATION.replace('"sqlite:///jobs.db"', json.dumps(wrong)))
+        ran = cli(*arguments)
+        [error] = ran.errors()
+        assert (ran.code, ran.out, error[:28]) == (USAGE, "", "supervisor.toml:2: database:")
+
+
+def test_the_doctor_looks_at_no_database_if_the_configured_one_is_no_url(cli: Run, project: Path) -> None:
+    (project / "supervisor.toml").write_text(CONFIGURATION.replace("sqlite:///", ""))
+    found = cli("doctor", "--json").document["findings"]
+    [fact] = [one["fact"] for one in found if one["about"] in ("configuration", "database")]
+    assert fact.startswith("supervisor.toml:2: database: 'jobs.db' is not an SQLite or PostgreSQL URL")
 
 
 def test_without_any_configuration_the_way_out_is_named(cli: Run, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_server_that_cannot_be_used_gets_one_sentence(
         (f"postgresql://{at.hostname}:1/x", f"postgresql://{at.hostname}:1/x: Connection refused\n", 3),
         (f"postgresql://{at.hostname}:1,{at.hostname}:2/x", "2/x: Connection refused\n", 3),
         ("postgresq://nobody:wrong@x/y", "is not an SQLite or PostgreSQL URL", 2),
-        ("postgresql+psycopg://nobody:wrong@x/y", "is not an SQLite or PostgreSQL URL", 2),
+        ("mysql+psycopg://nobody:wrong@x/y", "is not an SQLite or PostgreSQL URL", 2),
         (
             f"postgresql://{at.username}:{at.password}@{where}{at.path}?options=-csearch_path%3Dno_such",
             "there is no schema no_such; create it with CREATE SCHEMA, or correct the search path",

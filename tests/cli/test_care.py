@@ -21,9 +21,16 @@ from .conftest import CONFIGURATION, Run, command, execute
 from .test_top_screen import overview, pool
 
 
+def test_init_beside_code_in_src_names_the_page_for_it(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    assert "src/" not in cli("init", "elsewhere").out
+    (tmp_path / "pyproject.toml").touch()
+    assert cli("init").out.endswith("for code in src/, docs/your-project.md says what belongs in supervisor.toml\n")
+
+
 def test_init_writes_a_starter_that_checks_and_refuses_to_do_it_twice(cli: Run, tmp_path: Path) -> None:
     assert cli("init").code == 0
-    assert cli("check").out == "supervisor.toml: OK; pools: default\n"
+    assert cli("check").out == f"supervisor.toml: OK; pools: default; database: sqlite:///{tmp_path}/app.db\n"
 
     again = cli("init")
 
@@ -158,6 +165,11 @@ FAULTS: dict[str, tuple[str, dict[str, str], list[str]]] = {
         {"jobs.py": "import helper\ndef greet(payload, ctx): ...\n", "helper.py": "x = 1\n1 / 0\n"},
         ["jobs:greet: importing it failed: ZeroDivisionError: division by zero ({}/helper.py:2)"],
     ),
+    "a module that needs Django before it is set up": (
+        CONFIGURATION,
+        {"jobs.py": "class AppRegistryNotReady(Exception): ...\nraise AppRegistryNotReady('no apps yet')\n"},
+        ['AppRegistryNotReady: no apps yet ({}/jobs.py:2); begin the module with "import django; django.setup()"'],
+    ),
     "an own module that hides the shipped ones": (
         MAIL,
         {"handlers.py": ""},
@@ -200,7 +212,7 @@ def test_check_warns_of_a_schedule_whose_jobs_nobody_takes(cli: Run, project: Pa
         )
     ran = cli("check")
     sentence = "no pool takes the type gret of the schedule nightly; did you mean greet?"
-    assert (ran.code, ran.out) == (0, "supervisor.toml: OK; pools: greet\n")
+    assert (ran.code, ran.out) == (0, f"supervisor.toml: OK; pools: greet; database: sqlite:///{project}/jobs.db\n")
     assert ran.err == f"warning: supervisor.toml: {sentence}\n"
     assert cli("check", "--json").document["warnings"] == [sentence]
     run = command("run", "--burst", "--pool", "greet", cwd=project)
@@ -354,7 +366,7 @@ def test_version_and_help_answer_at_once(cli: Run) -> None:
 # The interpreter may lie where only root can read, so everything is imported before it becomes nobody.
 AS_NOBODY = """
 import os, sys
-import supervisor.ops.commands
+import supervisor.cli.steering, supervisor.ops.commands
 from supervisor.cli import main
 main(["enqueue", "greet", "--database", "sqlite:///nowhere.db"])
 main(["jobs", "list", "--database", sys.argv[-1]])
@@ -401,4 +413,5 @@ def test_a_database_that_may_not_be_written_is_one_line(
 
 def test_the_installed_command_and_the_module_are_the_same(project: Path) -> None:
     module = subprocess.run([sys.executable, "-m", "supervisor", "check"], cwd=project, capture_output=True, text=True)
-    assert command("check", cwd=project).stdout == module.stdout == "supervisor.toml: OK; pools: greet\n"
+    assert module.stdout.startswith("supervisor.toml: OK; pools: greet; database: ")
+    assert command("check", cwd=project).stdout == module.stdout

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,11 @@ from typing import Any
 import pytest
 
 import supervisor
+from supervisor import Queue
 from supervisor.config import Settings, load
-from supervisor.ops.diagnosis import Finding
 from supervisor.ops.doctor import database as place
 from supervisor.ops.doctor import examine, machine, services
+from supervisor.ops.views import Finding
 from tests.docs.markdown import ROOT
 from tests.site_under_test import Site, wait_for
 
@@ -60,6 +64,17 @@ def test_jobs_of_supervisors_that_are_gone_are_found(cli: Run, database: Path) -
 
     assert told(cli, "leftovers", "supervisor 4711 has ended unexpectedly")["level"] == "note"
     assert told(cli, "leftovers", "1 job is still running in workers that have ended")["level"] == "note"
+
+
+def test_a_batch_that_its_program_has_left_open_is_found_once_all_its_jobs_have_ended(cli: Run, database: Path) -> None:
+    with contextlib.closing(supervisor.Queue(f"sqlite:///{database}")) as queue:
+        left = queue.batches.open("report")
+        queue.enqueue("greet", batch=left)
+        change(database, "UPDATE job_batches SET created_at = created_at - 7200")
+        queue.batches.open("report")  # its program may still add jobs
+        assert "has been open for" not in cli("doctor").out
+        change(database, "UPDATE jobs SET status = 'cancelled', completed_at = 1")
+        assert f"batch {left} has been open for 2h, " in told(cli, "batches", "all its jobs have ended")["fact"]
 
 
 def test_claims_that_ran_out_long_ago_are_a_warning(cli: Run, database: Path) -> None:
@@ -120,14 +135,62 @@ def test_copies_and_broken_copies_are_counted(cli: Run, database: Path) -> None:
     assert told(cli, "copies", "incomplete copies")["fact"].endswith(": .jobs.db.restore-0123abcd")
 
 
-def test_a_long_log_is_a_warning(cli: Run, database: Path) -> None:
+@pytest.mark.parametrize(("megabytes", "blocked"), [(70, 0), (20, 40), (20, 10)])
+def test_a_long_log_is_a_warning_and_soon_one_if_a_reader_keeps_it(
+    cli: Run, database: Path, megabytes: int, blocked: int
+) -> None:
+    grown = f"{database.name}-wal has grown to "
+
+    def facts() -> list[str]:
+        return [one["fact"] for one in cli("doctor", "--json").document["findings"] if one["fact"].startswith(grown)]
+
     with contextlib.closing(sqlite3.connect(database)) as reader:  # so that the log stays
         reader.execute("SELECT count(*) FROM jobs").fetchall()
         reader.execute("PRAGMA wal_autocheckpoint = 0")
         reader.execute("CREATE TABLE large (x)")
-        reader.execute("INSERT INTO large VALUES (zeroblob(70000000))")
+        reader.execute(f"INSERT INTO large VALUES (zeroblob({megabytes}000000))")
         reader.commit()
-        assert told(cli, "database", "its log (-wal) has grown to")["level"] == "warning"
+        last = Path(f"{database}-wal").stat().st_mtime - blocked
+        os.utime(database, (last, last))
+        assert [("because" in fact) for fact in facts()] == [False] * (megabytes > 64)
+
+        program = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN')"
+        program += "; c.execute('SELECT * FROM jobs').fetchall(); print('reads', flush=True); sys.stdin.read()"
+        command = [sys.executable, "-c", program, database]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout
+            assert other.stdout.readline() == "reads\n"
+            found = facts()
+            assert len(found) == (megabytes > 64 or blocked > 30)
+            for fact in found:
+                assert f" because process {other.pid} ({sys.executable} -c" in fact
+                assert fact.endswith(") keeps a read transaction open")
+            assert other.stdin
+            other.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "advice"),
+    [(0, "sqlite3 {} 'PRAGMA auto_vacuum = INCREMENTAL; VACUUM'"), (2, "a running supervisor gives most of")],
+)
+def test_a_file_that_is_mostly_free_is_told(cli: Run, tmp_path: Path, made: int, advice: str) -> None:
+    path = tmp_path / "large.db"
+
+    def free() -> list[str]:
+        found = cli("doctor", "--database", f"sqlite:///{path}", "--json").document["findings"]
+        return [one["advice"] for one in found if "are free" in one["fact"]]
+
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.execute(f"PRAGMA auto_vacuum = {made}")
+        raw.execute("CREATE TABLE mine (x)")
+    Queue(f"sqlite:///{path}").create_tables()
+    assert free() == []
+    with contextlib.closing(sqlite3.connect(path)) as raw:
+        raw.execute("INSERT INTO mine VALUES (zeroblob(80000000))")
+        raw.execute("DELETE FROM mine")
+        raw.commit()
+    [told] = free()
+    assert advice.format(path) in told
 
 
 def test_a_log_that_is_more_open_than_the_database_is_a_fault(cli: Run, database: Path) -> None:

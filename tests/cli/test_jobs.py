@@ -147,7 +147,8 @@ def test_why_a_job_does_not_run_is_told_with_what_helps(cli: Run, put: Make, dat
     waiting, failed, held = put("pending", "failed", "held")
     cli("pause", "greet", "--force")
     execute(database, "INSERT INTO job_limits (type, per_key) VALUES ('greet', 0)")
-    execute(database, "UPDATE jobs SET hold = 'key', concurrency_key = 'a' WHERE id = ?", held)
+    execute(database, "UPDATE jobs SET concurrency_key = 'a' WHERE id = ?", held)
+    execute(database, "UPDATE jobs SET hold = 'key' WHERE id = ?", held)
     nobody = [
         "the type greet is paused", "→ `supervisor resume greet` resumes it",
         "no supervisor is running", "→ `supervisor run` starts one",
@@ -454,12 +455,16 @@ def test_the_limits_of_a_job_are_shown_wherever_they_come_from(cli: Run, project
 
     shown = [" ".join(cli("jobs", "show", str(n)).out.split()) for n in range(1, 6)]  # long lines are wrapped
 
-    policy = "fixed backoff of 10s, given up on KeyError, OSError"
+    policy = "fixed backoff of 10s, gives up on KeyError, OSError"
     assert f"attempts 0 of 3 limits 30s a run, 3 attempts, {policy} crashes" in shown[0]
     assert f"attempts 0 of 7 limits 30s a run, 7 attempts, {policy} crashes" in shown[1]
     assert "limits in tags: 2m a run, 1 attempt; in gpu: 60m a run, 1 attempt crashes" in shown[2]
     assert "limits 60m a run, 1 attempt crashes" in shown[3]
-    assert "attempts 0 of the pool’s limit crashes" in shown[4]
+    assert "attempts 0 crashes" in shown[4]
+    assert "crashes 0 unique" in shown[0]
+    execute(project / "jobs.db", "UPDATE jobs SET crashes = 2")
+    shown = [" ".join(cli("jobs", "show", str(n)).out.split()) for n in (1, 5)]
+    assert ["crashes 2 of 3 " in each for each in shown] == [True, False]
     [limits] = cli("jobs", "show", "1", "--json").document["limits"]
     assert (limits["pool"], limits["timeout"], limits["retry"]["max_attempts"]) == ("tags", 30.0, 3)
     assert cli("jobs", "show", "5", "--json").document["limits"] == []

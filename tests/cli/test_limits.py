@@ -28,7 +28,10 @@ def test_a_limit_holds_at_once_for_what_waits_and_is_given_back(cli: Run, databa
     assert cli("limit", "greet", "--max-running", "1").out == "greet: max_running 1, set by an operator\n"
     add(database, 1)
     assert states(database) == {"pending": 1, "held": 4}
-    assert "0 of 1 running, 1 let through, 4 held (1 due, 3 type)" in cli("status").out
+    assert "0 of 1 running, 1 let through, 4 held (1 until due, 3 type)" in cli("status").out
+    execute(database, "INSERT INTO jobs (type, scheduled_at) VALUES ('greet', unixepoch() + 4003)")
+    assert "due in 66." in cli("jobs", "list", "--status", "held").out.splitlines()[1]
+    execute(database, "DELETE FROM jobs WHERE id = 6")
 
     assert cli("limit", "greet", "--max-running", "3").code == 0
     assert states(database) == {"pending": 3, "held": 2}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +108,12 @@ def test_the_lines_of_all_jobs_name_their_job(site: Site, cli: Run) -> None:
     assert cli("logs", "-c", site.config, "--lines", "1").out.splitlines() == lines[-1:]
     assert cli("logs", "-c", site.config, "--lines", "0").out == ""
 
+    status = cli("status", "-c", site.config).out
+    assert (
+        "note: 1 job of say failed in the last hour: ValueError: boom\n→ `supervisor jobs list --status failed`"
+        in status
+    )
+
     document = cli("logs", first, "-c", site.config, "--json").document
     [run] = document["runs"]
     assert (document["job"], document["status"]) == (first, "done")
@@ -151,6 +159,27 @@ def test_a_job_that_waits_says_why(site: Site, logs: Logs, cli: Run) -> None:
         assert cli("resume", "say", "-c", site.config).code == 0
         assert following.wait(20) == 0
         assert "words 0" in following.stdout.read()  # type: ignore[union-attr]
+
+
+def test_a_reason_that_lasts_is_told_once_though_its_text_grows_older(site: Site, logs: Logs, cli: Run) -> None:
+    gate = site.folder / "gate"
+    first = site.queue.enqueue("say", {"text": "first", "gate": str(gate)}, concurrency_key="a")
+    site.running_pid(first)
+    silent = cli("logs", first, "-c", site.config)
+    assert re.fullmatch(rf"job {first} has been running in say-1 for \S+ and has printed nothing so far\n", silent.err)
+    held = site.queue.enqueue("say", {"text": "held"}, concurrency_key="a")
+    free = site.queue.enqueue("say", {"text": "free"})
+    with logs("-f", held) as of_held, logs("-f", free) as of_free:
+        assert of_held.stderr is not None
+        assert of_free.stderr is not None
+        assert "note: job" in (told := of_held.stderr.readline())
+        assert f"job {first} has been running in say-1 for" in told
+        assert f"has been running job {first} (say) for" in of_free.stderr.readline()
+        time.sleep(2.5)  # two more looks
+        Path(f"{gate}0").touch()
+        assert (of_held.wait(20), of_free.wait(20)) == (0, 0)
+        assert "has been running in say-1 for" not in of_held.stderr.read()
+        assert of_free.stderr.read() == ""
 
 
 def test_what_a_living_run_prints_is_shown_without_following(site: Site, cli: Run) -> None:

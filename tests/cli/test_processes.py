@@ -114,7 +114,7 @@ def test_status_shows_the_job_at_hand_in_80_columns_and_cancel_stops_it(project:
     assert "no pool takes the type unknown.type: 1 job waits" in shown
     assert re.search(r"^other +0 paused", shown, re.MULTILINE)
     said = command("jobs", "cancel", str(job), cwd=project).stdout
-    assert said.startswith(f"job {job} is running and was asked to stop; it is interrupted if")
+    assert said.startswith(f"job {job} was asked to stop; it will be interrupted if")
     wait_for(lambda: execute(project / "jobs.db", "SELECT status FROM jobs")[0] == ("cancelled",))
 
 
@@ -220,7 +220,8 @@ def test_why_a_job_waits_is_told(project: Path, started: Start) -> None:
     sentence = "no pool that takes greet has the capabilities that some of its jobs require: gpu"
     assert f"waits {sentence}" in " ".join(shown(picky).split())  # it is wrapped
     assert sentence in command("status", cwd=project).stdout
-    assert status(project)["unmet"] == [sentence]
+    [unmet] = status(project)["unmet"]
+    assert (unmet["name"], unmet["fact"]) == ("capabilities", sentence)
     assert "waits" not in shown(waiting["greet"])
 
 

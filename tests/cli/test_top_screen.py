@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -224,7 +223,7 @@ def test_what_is_wrong_is_told_first() -> None:
     assert "no supervisor is running" in shown(overview(supervisors=[], pools=[], workers=[]))[1]
     admin = AdminView(None, "127.0.0.1:8787", "the address is in use")
     of = overview(supervisors=[supervisor(admin=admin, version=__version__)])
-    assert "admin process unavailable: the address" in shown(of)[1]
+    assert "its admin process is not available: the address" in shown(of)[1]
 
 
 def test_arrows_select_and_tab_changes_the_pane() -> None:
@@ -249,8 +248,8 @@ SMS = overview(pools=[pool("mail", types=["mail", "sms"])])
     ("of", "keys", "requested"),
     [
         (SMS, "p", Action(pause, (["mail", "sms"], True))),
-        (replace(SMS, paused=["sms"]), "p", Action(pause, (["mail"], True))),
-        (replace(SMS, paused=["sms", "mail"]), "p", Action(pause, (["mail", "sms"], False))),
+        (SMS._replace(paused=["sms"]), "p", Action(pause, (["mail"], True))),
+        (SMS._replace(paused=["sms", "mail"]), "p", Action(pause, (["mail", "sms"], False))),
         (overview(), "backtab down p", Action(pause, (["tag"], True))),
         (overview(), "down +", Action(scale, ("tag", 4))),
         (overview(pools=[pool("mail", fixed=7)]), "-", Action(scale, ("mail", 6))),

@@ -51,6 +51,21 @@ def test_the_cases_pass_on_a_server(postgres: Databases, tmp_path: Path, monkeyp
     passes(["--keepdb", *kinds], tmp_path)
 
 
+def test_check_tries_the_payloads_of_schedules(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(SHOP, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "supervisor.toml").open("a") as file:
+        for name, call in (("right", "ship', args = [1]"), ("name", "shp'"), ("call", "tell', args = [1, 2]")):
+            head = f"[[schedules]]\nname = '{name}'\nevery = '1d'\ntype = 'django'\n"
+            file.write(f"{head}payload = {{ task = 'orders.tasks.{call} }}\n")
+    command = [sys.executable, "-m", "supervisor", "check"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    said = (ran.stdout + ran.stderr).replace("\n", " ")
+    assert 'schedules[1].payload: Module "orders.tasks" does not define a "shp"' in said
+    assert "schedules[2].payload: orders.tasks.tell: too many positional arguments" in said
+    assert "schedules[0]" not in said
+
+
 def passes(cases: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     shutil.copytree(SHOP, folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -23,8 +23,7 @@ DOCUMENTS = sorted(
 _FENCE = re.compile(
     r"^(?:[ ]*<!-- (?P<mark>[^\n]*?) -->\n)?(?P<indent>[ ]*)```(?P<language>\w+)\n(?P<text>.*?)^[ ]*```$", re.M | re.S
 )
-_MARKED_TABLE = r"^<!-- {mark} -->\n(?P<rows>(?:\|.*\n)+)"
-_LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"\]\((?P<target>[^()\s]+)\)")
 _SPAN = re.compile(r"`([^`\n]+)`")
 
 
@@ -66,7 +65,7 @@ def blocks(*languages: str, document: Path | None = None) -> list[Block]:
 def table(document: str, mark: str) -> list[list[str]]:
     """The rows of a marked table, without its head. Cells are stripped."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    match = re.search(_MARKED_TABLE.format(mark=re.escape(mark)), text, re.M)
+    match = re.search(rf"^<!-- {re.escape(mark)} -->\n(?P<rows>(?:\|.*\n)+)", text, re.M)
     assert match is not None, f"{document} has no table <!-- {mark} -->"
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in match["rows"].splitlines()]
     return [[cell.strip() for cell in row] for row in rows[2:]]

@@ -1,53 +1,38 @@
-"""docs/benchmarks.md says what bench/ does."""
+"""The pages of results in bench/results are what their figures say, and describe every measurement and peer."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 
 import pytest
 
+from bench import report
 from bench.measurements import MEASUREMENTS
 from bench.peers import PEERS
 from bench.postgres import contestants, measures
+from bench.postgres import report as on_postgres
+from bench.record import Record
 from bench.serving import contestants as servers
 from bench.serving import measures as serving
-from tests.docs.markdown import ROOT, named, table
-
-PAGE = "docs/benchmarks.md"
+from bench.serving import report as beside_servers
+from tests.docs.markdown import ROOT
 
 
 @pytest.mark.parametrize(
-    ("marker", "names"),
+    ("name", "markdown", "described"),
     [
-        ("measurements", MEASUREMENTS),
-        ("peers", PEERS),
-        ("postgres measurements", measures.MEASURES),
-        ("postgres peers", contestants.PEERS),
-        ("models measurements", dict.fromkeys(serving.MEASURES)),
-        ("models peers", servers.PEERS),
+        ("results", report.markdown, [*MEASUREMENTS, *PEERS]),
+        ("postgres", on_postgres.markdown, [*measures.MEASURES, *contestants.PEERS]),
+        ("models", beside_servers.markdown, [*serving.MEASURES, *servers.PEERS]),
     ],
 )
-def test_every_measurement_and_every_peer_is_described_in_the_order_of_a_run(
-    marker: str, names: Mapping[str, object]
+def test_a_page_of_results_is_drawn_from_its_figures_and_describes_them(
+    name: str, markdown: Callable[[Record], str], described: Iterable[str]
 ) -> None:
-    assert named(table(PAGE, marker)) == list(names)
-
-
-@pytest.mark.parametrize(
-    ("marker", "program"),
-    [
-        ("options: bench", "run.py"),
-        ("options: bench-postgres", "run_postgres.py"),
-        ("options: bench-models", "run_models.py"),
-    ],
-)
-def test_every_option_is_described(marker: str, program: str) -> None:
-    told = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / program), "--help"], capture_output=True, text=True, check=True
-    )
-    options = set(re.findall(r"^  (--[a-z]+)", told.stdout, re.M))
-    assert set(named(table(PAGE, marker))) == options
-    assert options
+    results = ROOT / "bench" / "results"
+    page = (results / f"{name}.md").read_text(encoding="utf-8")
+    assert page == markdown(Record.from_json((results / f"{name}.json").read_text(encoding="utf-8")))
+    lines = page.partition("## What is measured")[2].splitlines()
+    told = dict(line.removeprefix("- ").split(": ", 1) for line in lines if line.startswith("- "))
+    assert list(told) == [f"`{one}`" for one in described]
+    assert all(told.values())

@@ -16,10 +16,10 @@ SURROUNDINGS = """
 set -e
 [ -e "$1/etc" ] || cp -a /etc "$1/etc"
 mkdir -p "$1/etc/systemd/system" "$1/run/systemd/system"
+mount --bind "$2" /mnt
 mount --bind "$1/etc" /etc
 mount --bind "$1/run" /run
 mount --bind "$1/srv" /srv
-mount --bind "$2" /mnt
 shift 2
 exec "$@"
 """

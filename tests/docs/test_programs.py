@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 
 import pytest
 
-from supervisor.config.settings import VISIBLE_DEVICES
+from supervisor import Queue
+from supervisor.config.pool_settings import VISIBLE_DEVICES
+from supervisor.domain.enqueueing import OPTIONS
 from supervisor.worker.context import Board, Context
 from supervisor.worker.environment import INHERITED, REPLIES, REPLY_FD, SINGLE_THREADED, of_program
 from supervisor.worker.program import TAIL_BYTES
@@ -85,5 +88,10 @@ def test_the_figures_of_the_page_are_the_figures() -> None:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     assert (MAX_LINE, TAIL_BYTES, REPLIES, VERSION) == (1 << 20, 8192, 3, 1)
     assert (LET_GO, TERM_GRACE) == (2.0, 1.5)
-    for name in (*CHILD, *KINDS, *LEVELS):
+    for name in (*KINDS, *LEVELS):
         assert f"`{name}`" in text
+
+
+def test_a_program_enqueues_with_the_options_of_the_queue() -> None:
+    parameters = {*inspect.signature(Queue.enqueue).parameters, *OPTIONS}
+    assert parameters - {"self", "options", "connection"} == CHILD

@@ -112,7 +112,7 @@ def test_the_marked_blocks_of_a_document_run_in_order(document: Path, tmp_path: 
     missing = missing_library(document)
     if missing:
         pytest.skip(f"{missing} is not installed: it comes with the extra ml or dev")
-    Queue(f"sqlite:///{tmp_path}/app.db").enqueue("tag")  # the tables, for blocks in SQL
+    Queue(f"sqlite:///{tmp_path}/app.db").create_tables()  # for blocks in SQL
     printed: str | None = None  # by the latest block that is run, if it was
     for block in blocks(document=document):
         if block.file:
@@ -145,12 +145,13 @@ def is_there(library: str) -> bool:
 
 def missing_program(block: Block) -> str:
     """What a block to be run needs and this machine lacks, or nothing."""
-    shell = block.language == "sh" and re.search(r"^sqlite3 ", block.text, re.M)
+    curl, shell = (block.language == "sh" and re.search(at, block.text, re.M) for at in (r"\bcurl ", r"^sqlite3 "))
     go = GO_PATH / "src/github.com/mattn/go-sqlite3"
     needs = (
         (needs_packages(block), "node with better-sqlite3", "node", lambda: (INSTALLED / "better-sqlite3").exists()),
         (block.language == "php", "php with pdo_sqlite", "php", has_pdo_sqlite),
         (block.language == "go", "go with go-sqlite3", "go", go.exists),
+        (curl, "curl", "curl", lambda: True),
         (shell, "sqlite3 shell", "sqlite3", lambda: True),
     )
     lacking = (what for needed, what, program, there in needs if needed and not (shutil.which(program) and there()))
@@ -167,31 +168,31 @@ def has_pdo_sqlite() -> bool:
     return "pdo_sqlite" in listed.split()
 
 
-def test_the_taste_of_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
+def test_the_job_that_fails_in_the_readme_prints_what_it_shows(tmp_path: Path) -> None:
     readme = ROOT / "README.md"
-    task, configuration, statement, shown = (
-        blocks(language, document=readme)[0].text for language in ("python", "toml", "sql", "text")
-    )
+    task, configuration, statement = (blocks(each, document=readme)[0].text for each in ("python", "toml", "sql"))
+    [shown] = [block.text for block in blocks("text", document=readme) if not block.mark]
     (tmp_path / "jobs.py").write_text(task)
     (tmp_path / "supervisor.toml").write_text(configuration + '\n[log]\nformat = "console"\n')
-    Queue(f"sqlite:///{tmp_path}/app.db").create_tables()
+    Queue(f"sqlite:///{tmp_path}/app.db").enqueue("count_words", {"path": __file__})  # the next one is the second
     with contextlib.closing(sqlite3.connect(tmp_path / "app.db", timeout=5)) as connection:
         connection.executescript(statement)
-    printed = "".join(
-        subprocess.run(
-            [sys.executable, "-m", "supervisor", *words],
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        burst = subprocess.Popen(
+            [sys.executable, "-m", "supervisor", "run", "--burst"],
             cwd=tmp_path,
             env=environment(),
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PATIENCE,
-            check=True,
-        ).stdout
-        for words in (["run", "--burst"], ["jobs", "show", "1"])
-    )
-    found = "\n".join(alike(printed))  # a handler's line and the log's may share one: both go to the same place
-    assert not [line for line in alike(shown) if line not in found], printed
+        )
+    wait_for(lambda: "job_failed" in log.read_text(), "the first attempt")
+    (tmp_path / "letter.txt").write_text("Dear Ada")
+    assert burst.wait(PATIENCE) == 0
+    show = Block(readme, 0, "sh", "run", "supervisor jobs show 2")
+    found = "\n".join(alike(log.read_text() + perform(show, tmp_path)))
+    # A handler's line and the log's may share one: both go to the same place.
+    assert not [line for line in alike(shown) if line not in found], found
 
 
 def alike(text: str) -> set[str]:
@@ -242,6 +243,8 @@ def test_an_application_answers_the_requests_that_its_page_shows(page: str, tmp_
     missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing or (example == "node" and not (shutil.which("node") and (INSTALLED / "better-sqlite3").exists())):
         pytest.skip(f"{missing[0] if missing else 'node with better-sqlite3'} is not installed")
+    if shutil.which("curl") is None:
+        pytest.skip("there is no curl here")
     folder = tmp_path / example
     shutil.copytree(
         ROOT / "examples" / example, folder, ignore=shutil.ignore_patterns("__pycache__", "*.db*", "node_modules")
@@ -260,7 +263,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def test_a_foreign_claim_as_its_page_shows_it_is_a_claim_of_its_own(tmp_path: Path) -> None:
+def test_a_foreign_claim_is_a_claim_of_its_own_and_is_settled_as_the_pages_show_it(tmp_path: Path) -> None:
     queue = Queue(f"sqlite:///{tmp_path}/app.db")
     job = queue.enqueue("report", at=datetime.now(UTC) - timedelta(seconds=1))  # SQLite's clock counts milliseconds
     [block] = [
@@ -271,11 +274,6 @@ def test_a_foreign_claim_as_its_page_shows_it_is_a_claim_of_its_own(tmp_path: Pa
     perform(block, tmp_path)
     claimed = queue.job(job)
     assert (claimed.status, claimed.locked_by, claimed.attempts) == (Status.RUNNING, "foreign", 1)
-
-
-def test_a_foreign_worker_as_the_schema_page_shows_it_settles_its_own_claim(tmp_path: Path) -> None:
-    queue = Queue(f"sqlite:///{tmp_path}/app.db")
-    job = queue.enqueue("tag")
     [block] = [b for b in blocks("sql", document=ROOT / "docs/internals/schema.md") if "claim_token" in b.text]
     perform(block, tmp_path)
     settled = queue.job(job)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.site_under_test import HANDLERS, Site
+from tests.site_under_test import HANDLERS, Site, wait_for
 
 GATED = (
     HANDLERS
@@ -53,7 +53,8 @@ def private_mounts() -> Iterator[None]:
             mount("none", Path("/"), None, _MS_REC | _MS_PRIVATE)
             yield
         finally:
-            _call("setns", home, _CLONE_NEWNS)
+            # Refused while a thread that was begun meanwhile, such as that of `Queue.wait`, is about to end.
+            wait_for(lambda: _libc.setns(home, _CLONE_NEWNS) == 0, "the last thread to end")
             os.chdir(folder)
     finally:
         os.close(home)

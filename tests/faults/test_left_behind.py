@@ -18,15 +18,20 @@ def work(payload, ctx):
     elif payload.get("dies"):
         os._exit(3)
     else:
+        open("next", "w").close()
         time.sleep(payload.get("seconds", 0.6))
     record("end", ctx)
     return {"pid": os.getpid()}
 
 def child(what):
-    subprocess.Popen(["sh", "-c", f"sleep 0.15; {what} {os.getpid()}"])
+    subprocess.Popen(["sh", "-c", f"until [ -e next ]; do sleep 0.01; done; {what} {os.getpid()}"])
 
 def thread(what):
-    threading.Thread(target=lambda: (time.sleep(0.1), what()), daemon=True).start()
+    threading.Thread(target=lambda: (wait_for_the_next_job(), what()), daemon=True).start()
+
+def wait_for_the_next_job():
+    while not os.path.exists("next"):
+        time.sleep(0.01)
 
 LEAVES = {
     "a child that kills": lambda: child("kill -9"),

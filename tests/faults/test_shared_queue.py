@@ -10,12 +10,14 @@ import signal
 import sqlite3
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor import Queue
+from supervisor.client import connections
 from supervisor.domain.errors import StoreBusy
 from tests.stopwatch import Stopwatch
 
@@ -80,6 +82,36 @@ def test_a_look_at_a_job_does_not_wait_for_an_enqueue_that_waits_for_a_transacti
 
 
 @pytest.mark.fault(57)
+def test_a_fork_waits_for_the_present_call_and_not_for_thread_after_thread(tmp_path: Path) -> None:
+    queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
+    over, calls = threading.Event(), []
+
+    def call() -> None:
+        while not over.is_set():
+            queue._connections.using(queue._connections.writer, lambda _: calls.append(time.sleep(0.001)))
+
+    cpus = os.sched_getaffinity(0)  # on one CPU, whoever releases a lock can take it again before who waits for it
+    os.sched_setaffinity(0, {min(cpus)})
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    meanwhile = []
+    try:
+        for _ in range(50):
+            before = len(calls)
+            connections._before_fork()
+            meanwhile.append(len(calls) - before)
+            connections._after_fork_in_parent()
+            time.sleep(0.002)
+    finally:
+        os.sched_setaffinity(0, cpus)
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(meanwhile)[25] <= 3, sorted(meanwhile)
+
+
+@pytest.mark.fault(57)
 def test_no_child_of_a_fork_hangs_while_another_thread_enqueues(tmp_path: Path) -> None:
     queue = Queue(f"sqlite:///{tmp_path}/jobs.db")
     queue.enqueue("tag")
@@ -102,6 +134,8 @@ def test_no_child_of_a_fork_hangs_while_another_thread_enqueues(tmp_path: Path) 
                     queue.enqueue("child")
                     queue.close()
                     code = 0
+                except Exception:
+                    traceback.print_exc()
                 finally:
                     os._exit(code)
             codes.append(os.waitpid(pid, 0)[1])

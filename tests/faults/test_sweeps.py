@@ -246,7 +246,7 @@ WORKER = {
     "claims": ["groups", "claim_group", "peek_group", "claim_ids", "batch_limits"],
     "ends": ["settle_done", "settle_plain", "settle", "insert_error", "insert_job"],
 }
-WAKING_ON_A_SERVER = ["first_of_groups", "version", "listen", "sleep", "read_only", "controls", "cancels", "unhandled"]
+WAKING_ON_A_SERVER = ["first_of_groups", "look", "listen", "controls", "cancels", "unhandled"]
 ON_A_SERVER = {
     "maintainer": MAINTAINER | {"waking": WAKING_ON_A_SERVER, "leases": ["renew_lease", "announce"]},
     "worker": WORKER

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from supervisor.store.sqlite.maintenance import ALARM
 from supervisor.system.scoreboard import Scoreboard
 from supervisor.system.slot import State
 from tests.site_under_test import MakeSite, Site, kill, wait_for
+from tests.stopwatch import Stopwatch
 
 POOL = """
 [pools.work]
@@ -70,16 +70,16 @@ def test_a_death_while_the_database_is_blocked_is_settled_afterwards(make_site: 
 def test_a_stopped_worker_that_holds_the_writers_lock_is_killed_at_once(make_site: MakeSite) -> None:
     site = make_site(POOL)
     site.start()
-    jobs = site.queue.enqueue_many("work", [{"seconds": 0.3}] * 2)
+    jobs, gate = site.held("work", 2)
     for job in jobs:
         site.running_pid(job)
-    stopped = stop_holder(site, lambda pid: pid in [worker.pid for worker in site.workers()])
-    began = time.monotonic()
+    stopped = stop_holder(site, lambda pid: pid in [worker.pid for worker in site.workers()], gate.touch)
+    watch = Stopwatch()
     jobs.append(site.queue.enqueue("work"))
     for job in jobs:
         site.done(job)
     assert wait_for(lambda: site.event("worker_died", pid=stopped), "its death")["reason"] == "stopped"
-    assert time.monotonic() - began < 10
+    assert watch.seconds() < 10
     site.verdict(hit=jobs[:2])  # what it had finished could not be recorded
 
 
@@ -93,12 +93,12 @@ def test_a_stopped_maintainer_that_holds_the_writers_lock_is_replaced_at_once(ma
     site.running_pid(jobs[0])
     [board] = site.scoreboards()
     stopped = stop_holder(site, lambda pid: pid == maintainer(board))
-    began = time.monotonic()
+    watch = Stopwatch()
     jobs += site.queue.enqueue_many("work", [{}] * 10)
     for job in jobs[1:]:
         site.done(job)
     wait_for(lambda: maintainer(board) not in (0, stopped), "another maintainer")
-    assert time.monotonic() - began < 10  # without the lock it would be found by its beat, after 15 s
+    assert watch.seconds() < 10  # without the lock it would be found by its beat, after 15 s
     site.done(jobs[0])
     site.verdict()
     assert site.told("maintainer_stopped", pid=stopped)
@@ -116,11 +116,11 @@ def test_a_stopped_client_that_holds_the_writers_lock_is_passed_by(make_site: Ma
     with client, contextlib.ExitStack() as stack:
         stack.callback(client.kill)
         stop_holder(site, lambda pid: pid == client.pid)
-        began = time.monotonic()
+        watch = Stopwatch()
         jobs = [site.queue.enqueue("work") for _ in range(10)]
         for job in jobs:
             site.done(job)
-        assert time.monotonic() - began < 8  # every process waits a second, once
+        assert watch.seconds() < 8  # every process waits a second, once
         assert psutil.Process(client.pid).status() == psutil.STATUS_STOPPED  # nobody has touched it
         client.send_signal(signal.SIGCONT)
         assert client.stdout is not None
@@ -143,12 +143,13 @@ def blocked(site: Site) -> Iterator[None]:
         application.execute("COMMIT")
 
 
-def stop_holder(site: Site, wanted: Callable[[int], bool]) -> int:
+def stop_holder(site: Site, wanted: Callable[[int], bool], then: Callable[[], None] = lambda: None) -> int:
     """Stop a process of those wanted in the moment in which it holds our writers' lock; returns its pid.
 
-    It holds that while it waits for a transaction of an application's to end.
+    It holds that while it waits for a transaction of an application's to end, in which we do what is to be done `then`.
     """
     with blocked(site):
+        then()
         pid = wait_for(lambda: next(filter(wanted, holders(site)), 0), "the right one to hold the lock")
         os.kill(pid, signal.SIGSTOP)
     return pid

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from supervisor import Queue
+from tests.cli.test_init import commands, output_of
 from tests.handlers.environments import with_everything, without
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "pictures" / "demo.py"
@@ -178,3 +180,16 @@ def test_what_is_missing_is_wrong_usage(run: Run, words: tuple[str, str], proble
     result = run(*words)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith(f"demo: {problem}")
+
+
+def test_the_starter_with_these_handlers_finds_what_is_in_its_picture(ml: None, tmp_path: Path) -> None:
+    printed = output_of("supervisor init --ml", tmp_path)
+    enqueue, *_ = shown = commands(printed)
+    assert enqueue == "python pictures.py coffee.jpg"  # no library is missing
+    assert "pools: tag, caption, nsfw" in output_of("supervisor check", tmp_path)
+    output_of(" && ".join(shown), tmp_path)
+    jobs = Queue(f"sqlite:///{tmp_path}/app.db").jobs()
+    nsfw, caption, tag = (job.result for job in jobs)
+    assert [one["label"] for one in tag["tags"]] == ["espresso"]
+    assert caption["caption"] == "A picture of an espresso."
+    assert nsfw["is_nsfw"] is False

@@ -164,7 +164,7 @@ def foreign_move(row: Row, status: Status, now: float, lock_time: float) -> Row:
     if row.status is status:
         return row
     held_by_ours = row.status is Status.RUNNING and row.locked_by not in (None, FOREIGN)
-    if held_by_ours or (row.status.finished and status.finished):
+    if held_by_ours or (row.status.finished and status is not Status.PENDING):
         return row
     row = row._replace(status=status)
     if status is not Status.RUNNING:

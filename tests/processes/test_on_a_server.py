@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -64,6 +66,32 @@ def test_what_somebody_deletes_pauses_and_cancels(on_a_server: Callable[..., Sit
     assert not site.runs("start", waiting)
     site.command("resume", "work")
     site.verdict(cancelled=[running], hit=[running])
+
+
+def test_an_idle_host_asks_the_server_for_little(
+    own_postgres: Callable[..., Server], make_site: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its own server counts: at most 3 transactions a second, and 10 workers are no more than 2."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    site = make_site(POOL.replace("2", "10"), url=own_postgres().fresh_database())
+    site.start()
+    with psycopg.connect(site.url, autocommit=True) as watch:
+
+        def transactions_a_second() -> float:
+            looks = []
+            for pause in (15.0, 0.0):
+                watch.execute("SELECT pg_stat_clear_snapshot()")
+                looks += watch.execute(
+                    "SELECT xact_commit + xact_rollback, extract(epoch FROM clock_timestamp())::float"
+                    " FROM pg_stat_database WHERE datname = current_database()"
+                ).fetchall()
+                time.sleep(pause)
+            (before, began), (after, ended) = looks
+            return float(after - before) / (ended - began)
+
+        site.done(site.queue.enqueue("work"))
+        wait_for(lambda: transactions_a_second() <= 3.0, "a quiet host", 120.0)
+    site.verdict()
 
 
 def test_a_killed_workers_job_runs_again_at_once(on_a_server: Callable[..., Site]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -78,6 +79,9 @@ def test_a_program_learns_where_its_job_stands(make_site: Callable[..., Site]) -
     site.start()
     site.running_pid(first)
     [[runs], [next_one], [behind]] = (site.queue.why(job) for job in (first, second, third))
-    assert (runs.code, runs.text.partition(" since ")[0]) == ("running", "it runs now in work-1")
-    assert (next_one.code, next_one.text) == ("next", "it is the next job for the pool work, once a worker is free")
+    assert (runs.code, runs.text.partition(" for ")[0]) == ("running", "it has been running in work-1")
+    assert re.search(r"; its time limit is \S+$", runs.text)
+    busy = f"it is the next job for the pool work, whose only worker, work-1, has been running job {first} (work) for "
+    assert (next_one.code, next_one.advice) == ("next", "wait, or `supervisor scale work 2`")
+    assert next_one.text.startswith(busy)
     assert (behind.code, behind.text.partition(";")[0]) == ("behind", "1 job is before it in the pool work")

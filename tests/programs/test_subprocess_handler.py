@@ -29,6 +29,7 @@ from supervisor.worker.handler import HandlerError
 from supervisor.worker.protocol import Conversation, Message, Violation
 from tests.programs.conftest import MakePair, Pair
 from tests.site_under_test import alive, wait_for
+from tests.stopwatch import Stopwatch
 from tests.unit.test_protocol import CHATTER, JOB
 
 HELLO = """printf '{"type":"hello","protocol":1}\\n' >&3; read hello; """
@@ -386,7 +387,7 @@ def test_whatever_a_program_sends_and_however_it_ends_its_job_has_one_outcome(
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "data").write_bytes(data)
         made = Pair(Path(folder), ["sh", "-c", f"{HELLO} read job; cat data >&3; {ending}"]).set_up()
-        began = time.monotonic()
+        watch = Stopwatch()
         with interrupting(1.0):
             settlement, word = made.run(), expected(data)
         if isinstance(word, Violation):
@@ -401,5 +402,5 @@ def test_whatever_a_program_sends_and_however_it_ends_its_job_has_one_outcome(
         with interrupting(0.3):
             assert made.run().status is Status.PENDING  # released, a crash of its own, or interrupted
         made.tear_down()
-        assert time.monotonic() - began < 10
+        assert watch.seconds() < 10
         assert made.bridge._program.wait(0)

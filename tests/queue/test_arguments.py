@@ -42,6 +42,11 @@ def test_a_busy_timeout_is_a_number_of_seconds(kind: type[Queue | AsyncQueue], u
         kind(url, busy_timeout=busy_timeout)
 
 
+def test_urls_of_sqlalchemy_name_the_same_file(url: str) -> None:
+    for driver in ("pysqlite", "aiosqlite"):
+        assert Queue(url.replace(":", f"+{driver}:", 1)).url == Queue(url).url
+
+
 OF_ONE_JOB = ("job", "progress", "wait", "events", "cancel", "retry", "delete")
 
 

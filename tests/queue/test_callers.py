@@ -91,8 +91,8 @@ def test_a_wrong_object_gets_one_sentence(queue: Queue) -> None:
         with pytest.raises(InvalidJob) as refused:
             queue.enqueue("tag", connection=wrong)
         assert refused.value.field == "connection"
-        assert str(refused.value).startswith(f"connection: a {type(wrong).__module__.split('.')[0]}.")
-        assert "give SQLite's: a sqlite3.Connection, SQLAlchemy's Session" in str(refused.value)
+        assert str(refused.value).startswith(f"connection: this {type(wrong).__module__.split('.')[0]}.")
+        assert "to an SQLite file; pass a sqlite3.Connection, SQLAlchemy's Session" in str(refused.value)
         assert "\n" not in str(refused.value)
     assert queue.count() == 0
 
@@ -102,7 +102,7 @@ def test_a_blocking_connection_is_refused_by_an_event_loop(url: str, path: Path)
         async with AsyncQueue(url) as queue:
             with contextlib.closing(sqlite3.connect(path)) as blocking:
                 for wrong in (blocking, object()):
-                    with pytest.raises(InvalidJob, match=r"would block|can be used here"):
+                    with pytest.raises(InvalidJob, match=r"would block|is no connection to"):
                         await queue.enqueue("tag", connection=wrong)
             assert await queue.count() == 0
 
@@ -278,14 +278,14 @@ def run_django(url: str, **default: object) -> str:
 
 def test_djangos_connection(url: str, path: Path) -> None:
     said = run_django(url, ENGINE="sqlite3", NAME=str(path))
-    assert said.startswith("connection: a django.DatabaseWrapper is none that can be used here; give SQLite's")
+    assert said.startswith("connection: this django.DatabaseWrapper is no connection to an SQLite file; pass a sqlite3")
 
 
 def test_djangos_connection_to_a_server(server: str) -> None:
     at = urlsplit(server)
     known = {"USER": at.username, "PASSWORD": at.password or "", "HOST": at.hostname, "PORT": at.port}
     said = run_django(server, ENGINE="postgresql", NAME=at.path[1:], **known)
-    assert "give PostgreSQL's" in said
+    assert "is no connection to PostgreSQL; pass a psycopg" in said
 
 
 def test_a_connection_to_another_database_is_refused_before_anything_is_made(

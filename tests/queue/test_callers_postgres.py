@@ -7,11 +7,13 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from supervisor import AsyncQueue, InvalidJob, Queue, StoreError
+from supervisor.store.postgres.address import Address
 from tests.postgres_server import Databases
 from tests.queue.callers import AWAITED_ON_POSTGRESQL, Own, done, orders
 from tests.queue.test_callers import Held
@@ -48,6 +50,26 @@ def test_the_tables_are_made_on_first_use(url: str) -> None:
         assert queue.count() == 0
 
 
+def test_urls_of_sqlalchemy_name_the_same_database(queue: Queue, url: str) -> None:
+    first = queue.enqueue("tag")
+    for driver in ("psycopg", "asyncpg", "psycopg2"):
+        with Queue(url.replace(":", f"+{driver}:", 1)) as other:
+            assert (other.url, other.job(first).id) == (queue.url, first)
+
+
+def test_what_the_url_leaves_out_stands_in_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = urlsplit(url)
+    parts = {"HOST": at.hostname, "PORT": at.port, "USER": at.username, "PASSWORD": at.password}
+    for name, value in {**parts, "DATABASE": at.path[1:]}.items():
+        monkeypatch.setenv(f"PG{name}", str(value or ""))
+    with Queue("postgresql://") as here, Queue(url) as there:
+        assert there.job(here.enqueue("tag")).type == "tag"
+    folder = Address("postgresql://").folder
+    assert folder == Address(f"postgresql://{at.hostname}:{at.port}{at.path}").folder
+    monkeypatch.setenv("PGDATABASE", "other")
+    assert Address("postgresql://").folder != folder  # supervisors of two databases do not share one
+
+
 def test_without_create_the_missing_tables_are_named(url: str) -> None:
     missing = pytest.raises(StoreError, match=r"the job tables are missing; call Queue\.create_tables")
     with Queue(url, create=False) as queue, psycopg.connect(url) as connection, missing:
@@ -64,11 +86,11 @@ def test_a_wrong_object_gets_one_sentence(queue: Queue, url: str) -> None:
             refused = pytest.raises(InvalidJob, match="would block the event loop")
             with psycopg.connect(url) as blocking, refused:
                 await awaited.enqueue("tag", connection=blocking)
-            with pytest.raises(InvalidJob, match=r"give a psycopg\.AsyncConnection, asyncpg's connection"):
+            with pytest.raises(InvalidJob, match=r"pass a psycopg\.AsyncConnection, asyncpg's connection"):
                 await awaited.enqueue("tag", connection=object())
 
     for wrong in (object(), "x", queue):
-        with pytest.raises(InvalidJob, match=r"connection: a .* give PostgreSQL's: a psycopg\.Connection"):
+        with pytest.raises(InvalidJob, match=r"this .* is no connection to PostgreSQL; pass a psycopg\.Connection"):
             queue.enqueue("tag", connection=wrong)
     asyncio.run(asynchronous())
     assert queue.count() == 0

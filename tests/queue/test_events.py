@@ -260,6 +260,7 @@ def test_a_signal_handler_may_wait_while_its_thread_waits(queue: Queue, other: s
         ending = threading.Timer(0.2, lambda: [end(other, job_id) for job_id in (first, second)])
         ending.start()
         seen.append(queue.wait(second, 20).status)
+        ending.join()
 
     with on_alarm(queue, wait):
         seen.append(queue.wait(first, 20).status)
@@ -337,7 +338,7 @@ def test_without_hints_it_is_found_by_polling(
     def none_left(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(changes, "FolderWatch", none_left)
+    monkeypatch.setattr(changes, "FileWatch", none_left)
     job_id = queue.enqueue("tag")
     reader = Reader(queue, job_id)
     reader.next()

@@ -10,11 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import supervisor
 from supervisor import Queue
+from supervisor.cli import main
+from supervisor.engine import open_engine
 from tests.docs.markdown import ROOT, blocks, named, table
+from tests.postgres_server import Databases
 
 PAGE = ROOT / "docs" / "queue.md"
 
@@ -25,8 +29,18 @@ def tables(path: Path) -> set[str]:
         return {name for (name,) in rows}
 
 
-def test_the_tables_named_are_those_that_are_made(queue: Queue, path: Path) -> None:
-    assert tables(path) == supervisor.TABLES
+def test_the_tables_named_are_those_that_are_made(
+    queue: Queue, path: Path, postgres: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(path.parent))
+    server = postgres.fresh_database()
+    open_engine(server).database.migrate()
+    with psycopg.connect(server) as connection:
+        rows = connection.execute(
+            "SELECT oid::regclass::text FROM pg_class WHERE relkind IN ('r', 'p') AND oid > 16383"
+        )
+        there = {name for (name,) in rows}
+    assert tables(path) | there == supervisor.TABLES
     [prisma] = [block for block in blocks("ts", document=PAGE) if "external:" in block.text]
     assert set(re.findall(r'"(jobs?\w*)"', prisma.text)) == supervisor.TABLES
 
@@ -80,17 +94,23 @@ for name in databases:
 """
 
 
+ROUTER = """
+class JobsRouter:
+    def allow_migrate(self, db, app_label, **hints):
+        return False if db == "jobs" else None
+"""
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_djangos_migrations_leave_them_alone(queue: Queue, path: Path, apart: bool) -> None:
     pytest.importorskip("django")
-    folder = path.parent
+    folder, ours = path.parent, tables(path)
     (folder / "shop").mkdir()
     (folder / "shop" / "__init__.py").touch()
     (folder / "shop" / "models.py").write_text(
         "from django.db import models\nclass Order(models.Model):\n    number = models.IntegerField()\n"
     )
-    [router] = [block for block in blocks("python", document=PAGE) if block.file == "jobs_router.py"]
-    (folder / "jobs_router.py").write_text(router.text)
+    (folder / "jobs_router.py").write_text(ROUTER)
     own = {"default": str(folder / "django.db"), "jobs": str(path)} if apart else {"default": str(path)}
     routers = ["jobs_router.JobsRouter"] if apart else []
     program = DJANGO.replace("PATHS", repr(own)).replace("ROUTERS=ROUTERS", f"ROUTERS={routers}")
@@ -98,11 +118,26 @@ def test_djangos_migrations_leave_them_alone(queue: Queue, path: Path, apart: bo
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    new = tables(path) - supervisor.TABLES
+    new = tables(path) - ours
+    assert ours < tables(path)
     # Django keeps its own record of migrations in every database that it is asked to migrate.
     assert new == ({"django_migrations"} if apart else {"django_migrations", "django_content_type", "shop_order"})
-    assert tables(path) >= supervisor.TABLES
     assert queue.enqueue("tag") == 1
+
+
+@pytest.mark.parametrize("gone", ["jobs", "job_runs", "job_moves", "job_since_crash"])
+def test_a_table_that_was_dropped_is_named(
+    gone: str, postgres: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for url in (f"sqlite:///{tmp_path}/jobs.db", postgres.fresh_database()):
+        open_engine(url).database.migrate()
+        with contextlib.closing(open_engine(url).database.connect()) as connection, connection.write() as raw:
+            raw.execute(f"DROP TABLE IF EXISTS {gone}{'' if 'sqlite' in url else ' CASCADE'}")
+        there = gone == ("job_since_crash" if "sqlite" in url else "job_moves")  # of the other engine
+        for words in (["migrate"], ["status"], ["enqueue", "tag"]):
+            assert main(["--database", url, *words]) == (0 if there else 3)
+            assert (f"these are gone: {gone}; stop all programs" in capsys.readouterr().err) != there
 
 
 def test_the_page_has_every_method() -> None:

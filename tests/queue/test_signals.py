@@ -140,7 +140,9 @@ def test_it_may_wait_in_the_middle_of_any_call(queue: Queue, other: sqlite3.Conn
     def wait(producer: Producer) -> Status:
         ending = threading.Timer(0.1, end, (other, job_id))
         ending.start()
-        return queue.wait(job_id, 20).status
+        status = queue.wait(job_id, 20).status
+        ending.join()
+        return status
 
     assert connections.using(connections.reader, wait) is Status.DONE
 

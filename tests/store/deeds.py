@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from supervisor.domain.history import Minute
@@ -308,11 +307,8 @@ def _of_sqlite() -> dict[str, tuple[Callable[[Any], Any], bool]]:
         "checkpoint": (lambda r: duties.checkpoint(r._connection), True),
         "truncate": (lambda r: duties.truncate_log(r._connection), True),
         "inserted": (lambda r: duties.inserted_so_far(r._connection), True),
+        "free pages": (lambda r: (duties.FreePages(r._connection).run(NOW), None)[1], True),
     }
-
-
-def _of_server() -> dict[str, tuple[Callable[[Any], Any], bool]]:
-    return {"duties": (lambda r: [duty.run(NOW) and None for duty in r.duties(None)], True)}
 
 
 def _of_schedules() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]:
@@ -321,7 +317,7 @@ def _of_schedules() -> dict[str, tuple[Callable[[MaintenanceStore], Any], bool]]
         "plan": (lambda r: r.schedules.plan("hourly", "{}", NOW), True),
         "plan otherwise": (lambda r: r.schedules.plan("nightly", "{1}", NOW), True),
         "define": (lambda r: r.schedules.define(made, None, NOW), False),
-        "define otherwise": (lambda r: r.schedules.define(replace(made, name="made"), "{}", NOW), False),
+        "define otherwise": (lambda r: r.schedules.define(made._replace(name="made"), "{}", NOW), False),
         "remove": (lambda r: r.schedules.remove("made", "{}", NOW), False),
         "note successes": (lambda r: r.schedules.note_successes(), True),
         "pause": (lambda r: r.schedules.pause("nightly", NOW), True),
@@ -365,6 +361,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
                 r.jobs.attempts(13),
                 r.jobs.runs(6),
                 r.jobs.latest_runs(None, 9),
+                r.jobs.durations([6, 13]),
                 r.registry.worker("nobody"),
                 r.registry.gone(NOW),
             ),
@@ -413,7 +410,7 @@ def _of_operations() -> dict[str, tuple[Callable[[Operations], Any], bool]]:
         "drain": (lambda r: r.controls.drain("another host", NOW), False),
         "undrain": (lambda r: r.controls.undrain("a host"), False),
         "writing": (lambda r: r.check(writable=True), True),
-        "look at batches": (lambda r: (_counts(r.batches.get(1)), list(map(_counts, r.batches.unfinished()))), True),
+        "look at batches": (lambda r: (_counts(r.batches.get(1)), list(map(_counts, r.batches.latest()))), True),
         "list a batch": (lambda r: r.jobs.ids(Filter(batch=1)), True),
         "open a batch": (lambda r: r.batches.open("sum", "{}") and None, False),
         "close a batch": (lambda r: r.batches.close(2), True),
@@ -439,5 +436,5 @@ EVERYWHERE = _deeds(
 )
 DEEDS = {
     "sqlite": EVERYWHERE + _deeds(("maintenance", _of_sqlite())),
-    "postgres": EVERYWHERE + _deeds(("maintenance", _of_server())),
+    "postgres": EVERYWHERE,
 }

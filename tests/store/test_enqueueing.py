@@ -17,6 +17,7 @@ from supervisor.domain.errors import StoreBusy
 from supervisor.domain.job import AlikeJobs, Delay, NewJob, NewJobs, Status
 from supervisor.domain.settlement import Settlement, done
 from supervisor.store.base import Engine
+from tests.stopwatch import Stopwatch
 from tests.store.kit import NOW, T0, Desk
 
 
@@ -163,9 +164,11 @@ def test_a_queue_waits_for_the_transaction_of_another_program_as_long_as_it_was_
     file = engine.database.file
     with closing(psycopg.connect(engine.url) if file is None else sqlite3.connect(file)) as other:
         engine.transactional.put(other, NewJob("tag", "{}", unique_key="k"))
-        began = time.monotonic()
-        with pytest.raises(StoreBusy):
+        began, watch = time.monotonic(), Stopwatch()
+        with pytest.raises(StoreBusy) as busy:
             enqueue()
-        assert 0.2 <= time.monotonic() - began < 3
+        assert ("transaction of this thread or request, pass connection=" in str(busy.value)) == (file is not None)
+        assert time.monotonic() - began >= 0.2
+        assert watch.seconds() < 3
         other.rollback()
     assert desk.job(enqueue()).unique_key == "k"

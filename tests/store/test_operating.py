@@ -178,7 +178,7 @@ class TestLooking:
             desk.settle(done(claim, None, started_at=NOW), now=NOW + seconds)
 
         speeds = desk.operations.statistics.speeds()
-        assert [(s.type, s.count, s.mean, s.longest) for s in speeds] == [
+        assert [(s.type, s.jobs, s.mean, s.longest) for s in speeds] == [
             ("slow", 1, 9.0, 9.0),
             ("quick", 2, 2.0, 3.0),
         ]

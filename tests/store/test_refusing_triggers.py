@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from supervisor.domain.job import Status
 from supervisor.domain.settlement import crashed, done, failed
+from supervisor.store.sql.connection import RowRefused
 from tests.store.kit import BROKEN, NOW, POLICY, Desk, execute
 
 Trigger = Callable[[str, str, str], None]
@@ -53,3 +55,17 @@ def test_a_row_that_is_refused_is_set_aside_without_a_record(desk: Desk, trigger
     trigger("UPDATE ON jobs", "NEW.status = 'done'", "refuse")
     desk.settle(done(claim, None))
     assert desk.status(job) is Status.QUARANTINED
+
+
+@pytest.mark.parametrize("as_well", ["", "quarantined"])
+def test_one_that_cannot_be_cancelled_lets_the_others_expire(desk: Desk, trigger: Trigger, as_well: str) -> None:
+    keyed = [{"expires_at": NOW + 60, "concurrency_key": key} for key in "klmm"]
+    refused, passed, first, held = (desk.put(extra=extra) for extra in keyed)
+    assert desk.status(held) is Status.HELD
+    trigger("UPDATE ON jobs", f"NEW.id IN ({refused}, {held}) AND NEW.status IN ('cancelled', '{as_well}')", "refuse")
+    with pytest.raises(RowRefused, match=f"job {refused} has expired") if as_well else nullcontext():
+        while desk.maintenance.gates.cancel_expired(NOW + 61):
+            pass
+    stays = {Status.PENDING, Status.HELD} if as_well else {Status.QUARANTINED}
+    assert {desk.status(passed), desk.status(first)} == {Status.CANCELLED}
+    assert {desk.status(refused), desk.status(held)} <= stays

@@ -28,6 +28,7 @@ class TestRows:
             Run(job_id, claim.token, 1, "done", "tag-1", NOW - 2, 1.5, 0.25, 64 << 20, "tagging\n")
         ]
         assert desk.job(job_id).started_at == NOW - 2
+        assert desk.operations.jobs.durations([job_id, 99]) == {job_id: 1.5}
 
     @pytest.mark.parametrize("result", [None, '"ok"'])
     def test_among_many_settled_together_each_run_goes_with_its_own_job(self, desk: Desk, result: str | None) -> None:

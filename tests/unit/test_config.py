@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import RetentionSettings, load, locate
-from supervisor.config.settings import AdminSettings, MachineSettings, SpoolSettings, Trial, untaken
+from supervisor.config.pool_settings import Trial
+from supervisor.config.settings import AdminSettings, MachineSettings, SpoolSettings, untaken
 from supervisor.domain.alerts import Alert
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.settlement import RetryPolicy
@@ -302,6 +303,8 @@ def test_addresses(toml: Path, listen: str, address: tuple[str, int]) -> None:
         ("sqlite:///./data/jobs.db", "sqlite:///{folder}/data/jobs.db"),
         ("sqlite:///../jobs.db", "sqlite:///{folder.parent}/jobs.db"),
         ("sqlite:////srv/my jobs.db", "sqlite:////srv/my jobs.db"),
+        ("sqlite+aiosqlite:///jobs.db", "sqlite:///{folder}/jobs.db"),
+        ("postgresql+asyncpg://jobs@db/shop?a=b", "postgresql://jobs@db/shop?a=b"),
     ],
 )
 def test_the_database_s_path_starts_at_the_file_s_folder(tmp_path: Path, toml: Path, url: str, expected: str) -> None:
@@ -311,5 +314,26 @@ def test_the_database_s_path_starts_at_the_file_s_folder(tmp_path: Path, toml: P
 
     assert load(path).database == expected.format(folder=tmp_path / "sub")
     assert load(path, database="sqlite:///x.db").database == f"sqlite:///{tmp_path}/x.db"
+    assert load(path, database="sqlite+pysqlite:///x.db").database == f"sqlite:///{tmp_path}/x.db"
     with pytest.raises(ConfigError, match=r"^--database: 'x\.db' is not an SQLite or PostgreSQL URL; write it like"):
         load(path, database="x.db")
+
+
+def test_without_one_in_the_file_the_database_is_that_of_the_environment(
+    tmp_path: Path, toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPERVISOR_DATABASE", "sqlite:///env.db")
+    toml.write_text(POOL)
+    assert load(toml).database == f"sqlite:///{tmp_path}/env.db"
+    assert load(toml, database="sqlite:///x.db").database == f"sqlite:///{tmp_path}/x.db"
+    monkeypatch.setenv("SUPERVISOR_DATABASE", "postgresql://pooler/shop")
+    monkeypatch.setenv("SUPERVISOR_LISTEN_DATABASE", "postgresql://db/shop")
+    found = load(toml)
+    assert (found.database, found.listen_database) == ("postgresql://pooler/shop", "postgresql://db/shop")
+    toml.write_text(f'database = "sqlite:///own.db"\n{POOL}')
+    found = load(toml)
+    assert (found.database, found.listen_database) == (f"sqlite:///{tmp_path}/own.db", None)
+    toml.write_text(POOL)
+    monkeypatch.setenv("SUPERVISOR_DATABASE", "x.db")
+    with pytest.raises(ConfigError, match=r"^\$SUPERVISOR_DATABASE: 'x\.db' is not an SQLite or PostgreSQL URL"):
+        load(toml)

@@ -343,7 +343,7 @@ NO_URL = "is not an SQLite or PostgreSQL URL"
         ("", NO_URL),
         ("mysql://user:secret@host/db", f"'mysql://…@host/db' {NO_URL}; write it like"),
         ("mysql://host/db?password=secret", f"'mysql://host/db?…' {NO_URL}"),
-        ("postgresql+psycopg://user:secret@host/db", f"'postgresql+psycopg://…@host/db' {NO_URL}"),
+        ("mysql+psycopg://user:secret@host/db", f"'mysql+psycopg://…@host/db' {NO_URL}"),
         ("sqlite:///jobs.db?mode=ro", "leave out"),
         ("sqlite:///folder/", "is not the name of a file"),
         ("sqlite:///a\\u0000b", "is not the name of a file"),

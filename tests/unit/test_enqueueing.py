@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.domain.enqueueing import MAX_KEY, new_job, new_jobs, new_request, payload_of
+from supervisor.domain.enqueueing import MAX_KEY, Enqueue, new_job, new_jobs, new_request, payload_of
 from supervisor.domain.errors import InvalidJob, QueueFull
 from supervisor.domain.job import AlikeJobs
 from supervisor.domain.values import MAX_PAYLOAD_BYTES, encode, known_time
@@ -69,6 +69,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"idempotency_key": "k", "unique_key": "k"}, "idempotency_key"),
     ({"idempotency_key": "k", "cancel": True}, "cancel"),
     ({"unique_key": "k", "cancel": True}, "cancel"),
+    ({"on_failed": "run"}, "on_failed"),
 ]
 
 
@@ -86,6 +87,13 @@ def test_what_is_refused_names_the_field(arguments: dict[str, Any], field: str) 
     assert error.value.field == field
     assert str(error.value).startswith(f"{field}: ")
     str(error.value).encode("utf-8")
+
+
+def test_what_a_failure_of_others_means_is_said_beside_those_others() -> None:
+    assert new_job("tag", after=(), on_failed="run").after == ()  # the list may be computed
+    assert [job.on_failed for job in new_jobs("tag", [Enqueue(on_failed="run")], after=[1])] == ["run"]
+    with pytest.raises(InvalidJob, match="on_failed: it says what happens if one of the jobs in `after` fails"):
+        new_jobs("tag", [Enqueue(on_failed="run")])
 
 
 def test_the_limits_themselves_are_allowed() -> None:
@@ -164,7 +172,7 @@ def test_one_bad_payload_among_many_is_refused_as_it_is_alone(bad: object, other
 def test_deep_payloads_within_the_limit_are_accepted_together() -> None:
     jobs = new_jobs("tag", [nested(64, {})] * 1500)
     assert isinstance(jobs, AlikeJobs)
-    assert jobs.count == 1500
+    assert jobs.total == 1500
     assert [len(json.loads(array)) for array in jobs.payloads] == [1000, 500]
 
 

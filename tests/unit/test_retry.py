@@ -13,7 +13,7 @@ from supervisor.domain.errors import Retry
 from supervisor.domain.settlement import RetryPolicy
 
 policies = st.builds(
-    RetryPolicy,
+    lambda **given: RetryPolicy(**given),  # hypothesis fills all fields of a named tuple
     max_attempts=st.integers(1, 10**6),
     backoff=st.sampled_from(["exponential", "linear", "fixed"]),
     base=st.floats(0, 1e6),

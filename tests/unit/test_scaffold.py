@@ -18,12 +18,11 @@ from supervisor.domain.errors import ConfigError, Conflict
 
 def test_the_starter_is_a_configuration_that_loads_and_a_module_with_its_tasks(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "project"  # which is created
-    written = write_starter(folder)
+    written, _ = write_starter(folder)
 
-    assert written == [folder / "supervisor.toml", folder / "jobs.py"]
-    assert sorted(folder.iterdir()) == sorted(written)
+    assert sorted(folder.iterdir()) == written == [folder / "jobs.py", folder / "supervisor.toml"]
     settings = load(folder / "supervisor.toml")
-    assert settings.database == f"sqlite:///{folder}/jobs.db"
+    assert settings.database == f"sqlite:///{folder}/app.db"
     assert list(settings.pools) == ["default"]
     assert settings.pools["default"].types == ("greet",)
 
@@ -64,17 +63,20 @@ def test_every_commented_key_of_the_starter_shows_its_default(tmp_path: Path) ->
     assert load(path) == plain._replace(admin=default)
 
 
-@pytest.mark.parametrize("name", ["supervisor.toml", "jobs.py"])
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [("plain", "supervisor.toml"), ("plain", "jobs.py"), ("fastapi", "app.py"), ("ml", "coffee.jpg")],
+)
 @pytest.mark.parametrize("dangling", [False, True])
 def test_an_existing_file_or_link_is_left_as_it_is_and_nothing_is_written_beside_it(
-    tmp_path: Path, name: str, dangling: bool
+    tmp_path: Path, variant: str, name: str, dangling: bool
 ) -> None:
     if dangling:
         (tmp_path / name).symlink_to(tmp_path / "elsewhere")
     else:
         (tmp_path / name).write_text("mine")
     with pytest.raises(Conflict, match=f"{name} already exists"):
-        write_starter(tmp_path)
+        write_starter(tmp_path, variant)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert dangling or (tmp_path / name).read_text() == "mine"
 

@@ -26,7 +26,14 @@ IDLE = Load(due=0, busy=0, size=1, target=1, now=1000, needed_at=0, shrunk_at=0)
         # A fixed size is named by its own key.
         (IDLE._replace(target=4), FIXED, 4, "nothing due: workers = 4"),
         (IDLE._replace(due=3, target=4), FIXED, 4, "3 due: workers = 4 is enough"),
-        (IDLE._replace(due=100, target=4), FIXED, 4, "100 due, 0 busy: workers = 4"),
+        (IDLE._replace(due=100, target=4), FIXED, 4, "100 due, 0 busy; the limit is workers = 4"),
+        (IDLE._replace(due=100, busy=8, size=8, target=8), POLICY, 8, "100 due; all 8 workers are busy"),
+        (
+            IDLE._replace(due=1, busy=1, size=1, target=1),
+            POLICY._replace(max_workers=1),
+            1,
+            "1 due; its only worker is busy",
+        ),
         # An old job is not put off by a good drain rate.
         (IDLE._replace(due=5, drain_rate=1000.0), POLICY, 1, ""),
         (IDLE._replace(due=5, drain_rate=1000.0, oldest_age=5.0), POLICY, 5, ""),

@@ -21,8 +21,18 @@ def test_each_end_is_told_that_of_a_released_run_too() -> None:
         (10.0, "created"),
         (11.0, "attempt 1 started in tag-1"),
         (13.0, "attempt 1 ended: released"),
-        (14.0, "attempt 1 started in tag-1"),
-        (15.0, "attempt 1 ended: exception"),
+        (14.0, "run 2 (attempt 1) started in tag-1"),
+        (15.0, "run 2 (attempt 1) ended: exception"),
+    ]
+
+
+def test_a_run_after_a_crash_is_told_from_the_one_before() -> None:
+    third = Job(**(ROW | {"status": Status.RUNNING, "created_at": 10.0, "scheduled_at": 10.0, "started_at": 20.0}))
+    told = [step.what for step in steps(third, trials([ran("crash", 14.0, 1.0), ran("crash", 11.0, 2.0)], []))]
+    assert told[1::2] == [
+        "attempt 1 started in tag-1",
+        "run 2 (attempt 1) started in tag-1",
+        "run 3 (attempt 1) started",
     ]
 
 

@@ -52,6 +52,17 @@ def by_mypy(_: Path) -> Mistakes:
     return {(name, int(line)) for name, line in re.findall(r"(\w+\.py):(\d+): error", told)}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["supervisor/cli/starter/plain", "supervisor/cli/starter/fastapi", "examples/fastapi"])
+def test_mypy_is_content_with_the_applications_to_begin_with(what: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("fastapi") is None:
+        pytest.skip("FastAPI is not installed")
+    for file in (ROOT / what).glob("*.py*"):
+        (tmp_path / file.name.removesuffix(".txt")).write_text(file.read_text())
+    told = run(tmp_path, "mypy", "--strict", f"--cache-dir={ROOT / '.mypy_cache'}", "--follow-imports=silent", ".")
+    assert "Success" in told, told
+
+
 def by_pyright(folder: Path) -> Mistakes:
     settings = {"extraPaths": [str(ROOT)], "typeCheckingMode": "strict", "include": [str(EXAMPLES)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))

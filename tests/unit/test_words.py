@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.admin import formatting
-from supervisor.domain.text import final_lines
+from supervisor.domain.text import final_lines, like
 
 
 @pytest.mark.parametrize(
@@ -100,3 +100,8 @@ def test_timings_of_schedules(stored: str, text: str) -> None:
 def test_what_messages_of_a_kind_have_in_common(message: str, part: str) -> None:
     assert formatting.fragment(message) == part
     assert part in message
+
+
+def test_a_name_is_guessed_only_if_a_letter_or_two_are_wrong() -> None:
+    assert like("images.rezise", ["images.delete", "images.resize"]) == "; did you mean images.resize?"
+    assert [like(name, ["images.delete", "gap"]) for name in ("images.resize", "tag", "")] == ["", "", ""]

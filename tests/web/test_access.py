@@ -187,6 +187,10 @@ def test_without_the_token_nothing_is_answered(door: Door, headers: dict[str, st
     answer = door.ask(path, headers)
     assert (answer.status, answer.headers["www-authenticate"], door.seen) == (401, "Bearer", [])
     assert answer.json["error"]
+    door.settings = SETTINGS._replace(token_file=Path("/srv/app.db-supervisor/admin-token"))
+    hint = Door(door.keys, door.settings).ask(path, headers).json["hint"]
+    assert "/srv/" not in hint
+    assert "app.db-supervisor/admin-token" in hint
 
 
 @pytest.mark.parametrize(

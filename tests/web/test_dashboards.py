@@ -15,7 +15,6 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.docs.markdown import spans, table
 from tests.processes.test_history import HANDLERS, POOLS, work_off
 from tests.site_under_test import Site, kill, site, wait_for
 from tests.web.test_metrics import Scraper
@@ -144,9 +143,3 @@ def test_prometheus_accepts_the_alerts_and_they_fire_when_they_should(arguments:
         pytest.skip("promtool is needed: Debian's package prometheus has it")
     ended = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=60, cwd=DEPLOY.parent)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-
-
-def test_the_metrics_described_are_those_that_there_are(labels: dict[str, set[str]]) -> None:
-    described = {spans(name)[0]: set(spans(own)) for name, own, *_ in table("docs/metrics.md", "metrics")}
-    plain = {re.sub(r"_(bucket|sum|count)$", "", name): own - {"le"} for name, own in labels.items()}
-    assert described == plain

@@ -181,7 +181,7 @@ def test_whoever_asks_for_openmetrics_gets_it_and_it_is_valid(store: Desk, tmp_p
     assert families["supervisor_job_wait_seconds"].type == "histogram"
     bounds = {sample.labels["le"] for sample in families["supervisor_job_run_seconds"].samples if "le" in sample.labels}
     assert bounds == {*map(str, BOUNDS), "+Inf"}
-    for name, family in families.items():  # their labels are those of docs/metrics.md: test_dashboards.py
+    for name, family in families.items():  # the labels in docs/metrics.md are made from them
         assert (name.startswith("supervisor_"), family.documentation.endswith(".")) == (True, True), name
 
 

@@ -116,8 +116,7 @@ def test_an_empty_system_without_a_supervisor_says_how_to_begin(read: Callable[.
 def test_the_page_of_a_batch_has_its_numbers_and_leads_to_its_jobs(queue: Queue, read: Callable[..., Reader]) -> None:
     with queue.batch(on_done="mail") as batch:
         batch.enqueue_many("tag", [{}] * 1200)
-        open_page = read().get(f"/batches/{batch.id}").text
-        assert f'data-url="/api/admin/batches/{batch.id}/close"' in open_page
+        assert f'data-url="/api/admin/batches/{batch.id}/close"' in read().get(f"/batches/{batch.id}").text
     queue.enqueue("tag", unique_key="other")
     reader = read()
     page = reader.get(f"/batches/{batch.id}").text
@@ -128,6 +127,36 @@ def test_the_page_of_a_batch_has_its_numbers_and_leads_to_its_jobs(queue: Queue,
     assert "#1201" not in reader.text(f"/jobs?batch={batch.id}")
     assert "“x” is not a valid batch" in reader.text("/jobs?batch=x")
     assert reader.get("/batches/7").status_code == 404
+
+
+def test_batches_are_listed_in_pages_and_unfinished_ones_alone(queue: Queue, read: Callable[..., Reader]) -> None:
+    reader = read()
+    assert "There are no batches" in reader.text("/batches")
+    with queue.batch(on_done="mail") as half:
+        half.enqueue_many("tag", [{}] * 4)
+    write(queue, "UPDATE jobs SET status = 'failed', completed_at = 1 WHERE id = 1")
+    row = f"{half.id} closed 25 % 25 % 1 of 4 ended 1 mail when it has ended"
+    assert row in reader.text("/batches")
+    opened = [queue.batches.open() for _ in range(50)]
+    write(queue, "UPDATE job_batches SET closed = 1, ended_at = 2 WHERE id = ?", opened[-1])
+
+    first, unfinished = (reader.get(path).text for path in ("/batches", "/batches?unfinished=1"))
+    assert re.findall(r'id="batch-(\d+)"', first) == [*map(str, opened[::-1])]
+    assert re.findall(r'id="batch-(\d+)"', unfinished) == [*map(str, opened[-2::-1]), str(half.id)]
+    [older] = re.findall(r'rel="next" href="([^"]*)"', first)
+    assert row in reader.text(html.unescape(older))
+
+
+def test_a_run_takes_equally_long_in_the_list_and_on_its_page(queue: Queue, read: Callable[..., Reader]) -> None:
+    queue.enqueue_many("tag", [{}, {}])
+    run_due(queue, {"tag": lambda payload, ctx: None})
+    write(queue, "UPDATE jobs SET started_at = 10, completed_at = 17")  # settled two seconds after its end
+    row = "INSERT INTO job_runs (job_id, token, attempt, outcome, started_at, duration)"
+    write(queue, f"{row} SELECT id, claim_token + 1 - id, 1, 'done', 10, 5 FROM jobs")
+    reader = read()
+    assert "took 5.0 s" in reader.text("/jobs?type=tag").partition("#1 ")[2]
+    assert "Took 5.0 s" in reader.text("/jobs/1")
+    assert "took 7.0 s" in reader.text("/jobs").partition("#2 ")[2]  # an earlier run's record is not this one's
 
 
 def test_what_is_wrong_is_said_for_a_page_and_not_for_a_terminal(queue: Queue, read: Callable[..., Reader]) -> None:
@@ -157,6 +186,17 @@ def test_the_page_of_a_job_says_why_it_does_not_run_and_held_ones_are_counted_ap
     assert "Its concurrency key user:42 has room, and a supervisor has to let it through" in page
     assert "Run now… Cancel…" in page
     assert "Delete…" not in page
+    assert "waits for its key user:42" in reader.text("/jobs")
+    batch = queue.batches.open()
+    after = queue.enqueue("tag", after=[waiting], batch=batch, fair_key="ada")
+    page = reader.get(f"/jobs/{after}").text
+    assert f'<a href="/jobs/{waiting}">#{waiting}</a>' in page
+    assert f'<a href="/batches/{batch}">' in page
+    assert "It waits for 1 job (1) to end. Job 1" in words(page)
+    assert "Fair key ada" in words(page)
+    error = f"cancelled: job {waiting}, before it, ended failed"
+    write(queue, "UPDATE jobs SET status = 'cancelled', completed_at = 9, last_error = ? WHERE id = ?", error, after)
+    assert f"it was to run after job {waiting}, which ended failed. Job {waiting}" in reader.text(f"/jobs/{after}")
     overview = reader.get("/").text
     assert '<a href="/jobs?status=held">1 held</a>' in overview
     assert '<a href="/jobs?status=held&amp;type=tag">1</a>' in overview
@@ -236,7 +276,7 @@ def test_charts_go_back_as_far_as_chosen(queue: Queue, read: Callable[..., Reade
     assert "<img" not in reader.get(f"/history?type={HOSTILE}&since={HOSTILE}").text
     page = reader.get("/history?type=a%20b&type=c%26since%3D1h").text
     [link] = re.findall(r'<a href="([^"]*)">Last day</a>', page)  # it keeps the types
-    assert html.unescape(link) == "/history?since=1d&type=a+b&type=c%26since%3D1h"
+    assert html.unescape(link) == "/history?since=1d&type=a%20b&type=c%26since%3D1h"
     assert "History of a b, c&since=1h" in reader.text(html.unescape(link))
 
 

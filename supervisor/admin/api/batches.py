@@ -18,7 +18,7 @@ router = APIRouter(prefix="/api/admin/batches", tags=["batches"])
 @router.get("", response_model=models.BatchList, responses=reading())
 async def list_batches(state: TheState) -> JSONResponse:
     """The latest 50 batches that have not ended."""
-    return answer({"batches": await state.executor.ask(lambda operations: operations.batches.unfinished())})
+    return answer({"batches": await state.executor.ask(lambda operations: operations.batches.latest())})
 
 
 @router.get("/{batch_id}", response_model=models.BatchAnswer, responses=reading(404, 422))
@@ -31,7 +31,7 @@ async def show(state: TheState, batch_id: models.BatchId) -> JSONResponse:
 async def close(
     state: TheState, batch_id: models.BatchId, body: Annotated[models.Empty | None, Body()] = None
 ) -> JSONResponse:
-    """All its jobs are there: it ends when the last of them has ended, at once if they all have."""
+    """Its program adds no more jobs: it ends when the last of them has ended, at once if they all have."""
 
     def act(operations: Operations) -> BatchView:
         operations.batches.close(batch_id)

@@ -22,8 +22,8 @@ schedules = APIRouter(prefix="/api/admin/schedules", tags=["schedules"])
 async def change_pool(
     state: TheState, name: Annotated[str, Path(min_length=1, max_length=100)], change: models.PoolChange
 ) -> JSONResponse:
-    """Set a pool's number of workers, also on one host alone, or pause or resume all its types. Takes effect within a
-    second.
+    """Set a pool's number of `workers` (null: automatic) everywhere or on one `host`, or pause or resume all its types.
+    Takes effect within a second.
     """
 
     def act(operations: Operations) -> dict[str, Any]:
@@ -50,7 +50,7 @@ async def change_pool(
 async def change_type(
     state: TheState, type: Annotated[models.JobType, Path()], change: models.TypeChange
 ) -> JSONResponse:
-    """Pause or resume a type. Takes effect immediately."""
+    """Pause or resume a type at once. One that no pool takes and no job has needs `force: true`."""
 
     def act(operations: Operations) -> bool:
         return commands.pause(operations, type, change.paused, operations.statistics.now(), force=change.force)
@@ -61,7 +61,7 @@ async def change_type(
 
 @router.get("/limits", response_model=models.LimitsPage, responses=reading())
 async def list_limits(state: TheState) -> JSONResponse:
-    """List the limits of types, as they are written in the configuration."""
+    """List the limits of types, and whether an operator has set them."""
     return answer({"limits": await state.executor.ask(commands.limits)})
 
 
@@ -69,8 +69,8 @@ async def list_limits(state: TheState) -> JSONResponse:
 async def change_limits(
     state: TheState, type: Annotated[models.JobType, Path()], change: models.LimitsChange
 ) -> JSONResponse:
-    """Change when jobs of a type may run. Holds at once, and over restarts and reloads until it is reset. Jobs that run
-    already are not stopped.
+    """Change when jobs of a type may run, with the keys of `[types.NAME]`; null takes a limit away. Holds at once, and
+    over restarts and reloads until it is reset. Jobs that run already are not stopped.
     """
     values = change.model_dump(exclude_unset=True, exclude={"force"})
 
@@ -82,7 +82,7 @@ async def change_limits(
 
 @router.delete("/limits/{type:path}", response_model=models.LimitsAnswer, responses=changing(404))
 async def reset_limits(state: TheState, type: Annotated[models.JobType, Path()]) -> JSONResponse:
-    """The configured limits of the type hold again."""
+    """Return to the configured limits of the type."""
 
     def act(operations: Operations) -> dict[str, Any]:
         return commands.reset_limits(operations, type, state.limits, operations.statistics.now())
@@ -104,8 +104,8 @@ async def add_schedule(state: TheState, name: Name, keys: dict[str, Any]) -> JSO
 
 @schedules.put("/{name}", response_model=models.ScheduleAnswer, responses=changing(404, 409))
 async def change_schedule(state: TheState, name: Name, change: models.ScheduleChange) -> JSONResponse:
-    """Pause or resume a schedule, or change keys of one that was made at run time; the others stay. Missed times of a
-    resumed one are handled according to its `misfire`.
+    """Pause or resume a schedule (`paused`), or change keys of one that was made at run time: null removes a key. Times
+    that a resumed one has missed are handled according to its `misfire`.
     """
 
     def act(operations: Operations) -> dict[str, Any]:
@@ -135,7 +135,7 @@ async def remove_schedule(state: TheState, name: Name) -> JSONResponse:
 async def run_schedule(
     state: TheState, name: Name, body: Annotated[models.Empty | None, Body()] = None
 ) -> JSONResponse:
-    """Enqueue the schedule's job now, also while it is paused. Its next time stays."""
+    """Enqueue the schedule's job now, even while it is paused. Its next time stays."""
     job_id = await state.executor.ask(
         lambda operations: commands.run_schedule(operations, name, operations.statistics.now())
     )

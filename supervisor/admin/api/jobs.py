@@ -99,7 +99,7 @@ async def retry_many(state: TheState, request: models.BulkRequest) -> JSONRespon
 
 @router.post("/cancel", tags=["many jobs"], response_model=models.BulkAnswer, responses=changing(409))
 async def cancel_many(state: TheState, request: models.BulkRequest) -> JSONResponse:
-    """Cancel pending jobs, ask running ones to stop. Without a state: both."""
+    """Cancel held and pending jobs, ask running ones to stop. Without a state: all of these."""
     return await _change("cancel", state, request)
 
 
@@ -119,7 +119,7 @@ async def no_job() -> None:
 
 @router.get("/{job_id}", tags=["jobs"], response_model=models.JobDocument, responses=reading(404, 422))
 async def show(state: TheState, job_id: models.JobId) -> JSONResponse:
-    """One job with its errors, runs and timeline."""
+    """One job with its errors, its runs and their logs, and its timeline."""
     found = await state.executor.ask(lambda operations: everything(operations, job_id))
     return answer(_document(found, show=state.settings.show_payloads))
 
@@ -181,7 +181,7 @@ async def delete(state: TheState, job_id: models.JobId) -> JSONResponse:
 async def retry(state: TheState, job_id: models.JobId, body: RetryBody = None) -> JSONResponse:
     """Return a failed, quarantined or cancelled job to pending, due now, with its counters reset.
 
-    With `payload`, it runs with that; with `done`, a job that has succeeded runs again.
+    With `payload`, it runs with that; with `done: true`, a job that has succeeded runs again.
     """
     wanted = body or models.Retry()
     payload = payload_of(wanted.payload) if "payload" in wanted.model_fields_set else None
@@ -202,7 +202,7 @@ async def run_now(state: TheState, job_id: models.JobId, body: NoBody = None) ->
 
 @router.post("/{job_id}/cancel", tags=["jobs"], response_model=models.Changed, responses=changing(404, 409))
 async def cancel(state: TheState, job_id: models.JobId, body: NoBody = None) -> JSONResponse:
-    """Cancel a pending job, or ask a running one to stop: it stays `running` until it has stopped."""
+    """Cancel a held or pending job, or ask a running one to stop: it stays `running` until it has stopped."""
 
     def act(operations: Operations) -> Any:
         commands.check(operations, "cancel", [job_id])

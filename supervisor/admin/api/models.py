@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from fastapi import Path
 from pydantic import (
@@ -25,6 +28,7 @@ from supervisor.domain import job as domain
 from supervisor.domain import values
 from supervisor.domain.enqueueing import MAX_KEY, MAX_PRIORITY, OPTIONS
 from supervisor.domain.job import Status
+from supervisor.domain.text import json_safe
 from supervisor.ops.commands import MOST_WORKERS
 from supervisor.store.base import BatchView, Filter, Sort
 
@@ -120,7 +124,7 @@ class JobFilter(Request):
     requires: str | None = Field(
         default=None, max_length=100, description="A capability that it requires; empty: requires none."
     )
-    priority: Priority | None = None
+    priority: Priority | None = Field(default=None, description="Its priority.")
     tag: list[Annotated[str, Field(max_length=200)]] = Field(
         default_factory=list, max_length=20, description="With all of these in the list `tags` of its meta."
     )
@@ -142,11 +146,11 @@ class JobQuery(JobFilter):
     before: int | None = Field(
         default=None, ge=1, le=LARGEST_ID, description="Continue below this id: the `next` of the previous page."
     )
-    limit: int = Field(default=50, ge=1, le=500, description="The maximum number of jobs.")
+    limit: int = Field(default=50, ge=1, le=500, description="The maximum number of jobs; default: 50.")
     sort: Sort | None = Field(
         default=None, description="Another order, of the latest 10,000 matching jobs (below `before`, if given)."
     )
-    order: Literal["asc", "desc"] = Field(default="asc", description="The direction of `sort`.")
+    order: Literal["asc", "desc"] = Field(default="asc", description="The direction of `sort`; default: asc.")
 
 
 Capabilities = Annotated[list[Capability], Field(max_length=100)]
@@ -191,6 +195,18 @@ def _row(row: type, without: Iterable[str]) -> dict[str, Any]:
     """The fields of a model of this row. Times and durations may be null: other programs store what JSON has not."""
     own = {name: hint | None if hint is float else hint for name, hint in get_type_hints(row).items()}
     return {name: (hint, ...) for name, hint in own.items() if name not in without}
+
+
+@cache
+def described(hint: Any) -> Any:
+    """The same type with models in the place of named tuples, which pydantic would describe as arrays."""
+    if hasattr(hint, "_fields"):
+        defaults = hint._field_defaults
+        hints = get_type_hints(hint).items()
+        own: dict[str, Any] = {name: (described(one), json_safe(defaults.get(name, ...))) for name, one in hints}
+        return create_model(hint.__name__, __doc__=hint.__doc__, **own)
+    parts = tuple(map(described, get_args(hint)))
+    return reduce(or_, parts) if isinstance(hint, UnionType) else get_origin(hint)[parts] if parts else hint
 
 
 Attempt = create_model("Attempt", __doc__="A run that did not succeed.", **_row(domain.Attempt, ("job_id",)))
@@ -327,7 +343,7 @@ class TypeAnswer(BaseModel):
     changed: bool = Field(description="Whether this was a change.")
 
 
-_KEYS: dict[str, Any] = dict.fromkeys(LIMITS, (Any, None))
+_KEYS: dict[str, Any] = {name: (Any, Field(None, description=key.about)) for name, key in LIMITS.items()}
 
 
 class LimitsChange(create_model("_Limits", __base__=Request, **_KEYS)):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 import supervisor
 from supervisor.admin.answers import AGAIN, answer, reading, streaming
-from supervisor.admin.api.models import Health, Moment, NotReady, Ready
+from supervisor.admin.api.models import Health, Moment, NotReady, Ready, described
 from supervisor.admin.state import TheState
 from supervisor.domain.errors import StoreError
 from supervisor.domain.history import DAY, HOUR, Minute, hour_of
@@ -31,7 +31,7 @@ router = APIRouter()
 
 @open_router.get("/healthz", response_model=Health)
 async def healthz() -> JSONResponse:
-    """This process answers. It checks nothing else, so it says nothing about the database or the workers."""
+    """This process answers; needs no token. It says nothing about the database or the workers."""
     return answer({"status": "alive", "version": supervisor.__version__})
 
 
@@ -63,7 +63,7 @@ def _not_ready(reasons: list[str]) -> JSONResponse:
     return answer({"error": error, "reasons": reasons}, 503, AGAIN)
 
 
-@router.get("/api/admin/overview", tags=["state"], response_model=Overview, responses=reading())
+@router.get("/api/admin/overview", tags=["state"], response_model=described(Overview), responses=reading())
 async def overview(state: TheState) -> JSONResponse:
     """The complete state, at most a second old; the same as `supervisor status --json`."""
     return answer((await state.watch.overview()).as_json())
@@ -80,7 +80,7 @@ _PARTS = (  # name, tag, fields of the overview, and what is listed
 def _add_part(name: str, tag: str, fields: str, about: str) -> None:
     """The address of some fields of the overview."""
     hints = get_type_hints(Overview)
-    own: dict[str, Any] = {field: (hints[field], ...) for field in fields.split()}
+    own: dict[str, Any] = {field: (described(hints[field]), ...) for field in fields.split()}
 
     async def part(state: TheState) -> JSONResponse:
         seen = await state.watch.overview()
@@ -124,7 +124,7 @@ class Stats(BaseModel):
     due: int = Field(description="Pending jobs that are due; at most 10,000 of each type are counted.")
     oldest_age: float | None = Field(description="How long the oldest of them has been due.")
     failed_last_hour: int = Field(description="Attempts that failed in the last hour.")
-    types: list[TypeView]
+    types: list[described(TypeView)]  # type: ignore[valid-type]
 
 
 class FailuresQuery(BaseModel):
@@ -187,7 +187,7 @@ async def stats(state: TheState) -> JSONResponse:
 
 @router.get("/api/admin/failures", tags=["numbers"], response_model=Failures, responses=reading(422))
 async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) -> JSONResponse:
-    """Failures and their frequency: messages that differ only in numbers and names are one group."""
+    """Failed attempts by cause, of the last day without `since`: similar messages are one group."""
 
     def look(operations: Operations) -> dict[str, Any]:
         since = operations.statistics.now() - DAY if query.since is None else query.since
@@ -198,7 +198,7 @@ async def failures(state: TheState, query: Annotated[FailuresQuery, Query()]) ->
 
 @router.get("/api/admin/history", tags=["numbers"], response_model=History, responses=reading(422))
 async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
-    """Done, failed, waiting and running jobs of each type, by minute."""
+    """Done, failed, waiting and running jobs of each type, by minute; without `since` of the last hour."""
     until = inf if query.until is None else query.until
 
     def look(operations: Operations) -> dict[str, Any]:
@@ -210,7 +210,7 @@ async def history(state: TheState, query: Annotated[HistoryQuery, Query()]) -> J
 
 @router.get("/api/admin/history/hours", tags=["numbers"], response_model=HistoryHours, responses=reading(422))
 async def hours(state: TheState, query: Annotated[HistoryQuery, Query()]) -> JSONResponse:
-    """The same by the hour; the current hour is included as far as it has come."""
+    """The same by the hour, without `since` of the last day; the current hour as far as it has come."""
     until = inf if query.until is None else HOUR * ceil(query.until / HOUR)
 
     def look(operations: Operations) -> dict[str, Any]:

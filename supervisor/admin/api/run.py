@@ -35,7 +35,7 @@ class WaitQuery(models.Request):
     model_config = ConfigDict(extra="forbid", strict=False)
 
     wait: float = Field(
-        default=30.0, ge=0, le=LONGEST_WAIT, description="The seconds after which the answer is 202, at most."
+        default=30.0, ge=0, le=LONGEST_WAIT, description="The seconds to wait, at most 300; default: 30."
     )
 
 
@@ -62,7 +62,7 @@ IdempotencyKey = Annotated[
     Header(
         pattern=models.IDEMPOTENCY_KEY,
         description="Requests of a type with the same key are answered with the same job, which is run once, as long "
-        "as that is kept.",
+        "as that is kept. 1 to 200 printable characters without spaces.",
     ),
 ]
 

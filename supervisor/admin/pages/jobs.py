@@ -23,14 +23,15 @@ from supervisor.domain.job import Job, Status
 from supervisor.domain.text import seconds
 from supervisor.domain.values import moment
 from supervisor.ops.commands import CANCELLABLE, DELETABLE, RETRIABLE
-from supervisor.ops.job_details import everything, steps, trials
-from supervisor.ops.serving import why_waiting
-from supervisor.store.base import Filter, Operations, Page, Sort
+from supervisor.ops.job_details import durations, everything, steps, trials
+from supervisor.ops.serving import why_of
+from supervisor.store.base import MOST_BATCHES, Filter, Operations, Page, Sort
 
 PAGE = 50  # jobs on a page
 SORTED = 200  # jobs of another order, which has no further pages
 COLUMNS = {"id": "Job", "status": "State", "type": "Type", "attempts": "Attempts", "changed": "Last change"}
 RERUNNABLE = (*RETRIABLE, Status.DONE)
+WAITING = (Status.PENDING, Status.HELD, Status.CANCELLED)  # nothing else says why such a job does not run
 ALLOWED = {"retry": RETRIABLE, "cancel": CANCELLABLE, "delete": DELETABLE}
 # For selected jobs; the page's script puts their ids in place of 0, which no job has.
 EACH = {name: {"status": [status.value for status in allowed], "id": [0]} for name, allowed in ALLOWED.items()}
@@ -147,10 +148,8 @@ async def jobs(request: Request, state: TheState) -> Response:
         return RedirectResponse(f"/jobs/{int(wanted_id)}", status_code=303)
     shown = await state.watch.overview()
     query = read(request.query_params, show_payloads=state.settings.show_payloads)
-    found = (
-        Page([], None)
-        if query.problems
-        else await state.executor.ask(lambda operations: _page(operations, query, shown.time))
+    found, took = await state.executor.ask(
+        lambda operations: (some := _page(operations, query, shown.time), durations(operations, some.jobs))
     )
     return await page(
         request,
@@ -166,20 +165,23 @@ async def jobs(request: Request, state: TheState) -> Response:
         counts=None if query.is_narrow else shown.jobs,
         finished=FINISHED,
         running={worker.job: worker for worker in shown.workers if worker.job},
+        took=took,
     )
 
 
 def _page(operations: Operations, query: JobQueryForm, now: float) -> Page:
     """One query reads a bounded number of rows; after an empty page, a few more queries are tried."""
+    if query.problems:
+        return Page([], None)
     if query.by is not None:
         return operations.jobs.arranged(
             query.which(now), by=query.by, descending=query.descending, before=query.before, limit=SORTED
         )
-    found = operations.jobs.page(query.which(now), before=query.before, limit=PAGE)
-    for _ in range(4):
+    found = Page([], query.before)
+    for _ in range(5):
+        found = operations.jobs.page(query.which(now), before=found.next, limit=PAGE)
         if found.jobs or found.next is None:
             break
-        found = operations.jobs.page(query.which(now), before=found.next, limit=PAGE)
     return found
 
 
@@ -219,7 +221,7 @@ def _editable(payload: Any) -> str | None:
 @router.get("/jobs/{job_id}")
 async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLResponse:
     known, why = await state.executor.ask(
-        lambda operations: (known := everything(operations, job_id), why_waiting(operations, known.job))
+        lambda operations: (known := everything(operations, job_id), why_of(operations, known.job))
     )
     found = known.job
     shown = await state.watch.overview()
@@ -230,16 +232,26 @@ async def job(request: Request, state: TheState, job_id: models.JobId) -> HTMLRe
         "job.html",
         shown,
         job=found,
-        why=why,
+        why=why if found.status in WAITING else [],
         trials=latest,
         hidden=max(0, len(tried) - MOST_ATTEMPTS),
         steps=steps(found, latest),
         worker=next((worker for worker in shown.workers if worker.job == found.id), None),
+        of_type=next((view for view in shown.types if view.type == found.type), None),
+        after=known.after,
         copies=_copies(found, show=state.settings.show_payloads),
         retriable=found.status in RETRIABLE,
         rerunnable=found.status in RERUNNABLE,
         cancellable=found.status in CANCELLABLE and not found.cancel_requested_at,
     )
+
+
+@router.get("/batches")
+async def batches(request: Request, state: TheState, before: Number = None, unfinished: bool = False) -> HTMLResponse:
+    which = before or models.LARGEST_ID
+    found = await state.executor.ask(lambda operations: operations.batches.latest(which, ended=not unfinished))
+    full = len(found) == MOST_BATCHES
+    return await page(request, "batches.html", batches=found, before=before, unfinished=unfinished, full=full)
 
 
 @router.get("/batches/{batch_id}")

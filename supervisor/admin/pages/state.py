@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
@@ -30,9 +29,9 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/")
-async def overview(request: Request, state: TheState) -> HTMLResponse:
+async def overview(request: Request, state: TheState, since: str = "") -> HTMLResponse:
     shown = await state.watch.overview()
-    chosen = chosen_period(request)
+    chosen = since if since in PERIODS else next(iter(PERIODS))
     data = await state.watch.chart_data(PERIODS[chosen], shown.time)
     return await page(
         request,
@@ -40,7 +39,6 @@ async def overview(request: Request, state: TheState) -> HTMLResponse:
         shown,
         total=shown.last_hour,
         data=data,
-        periods=period_links("/", chosen),
         chosen=chosen,
         findings=diagnose(shown),
         pools=[_pool_card(pool, shown, data) for pool in shown.pools],
@@ -72,47 +70,27 @@ def _pool_card(pool: PoolView, shown: Overview, data: ChartData) -> dict[str, An
 
 
 @router.get("/history")
-async def history_page(request: Request, state: TheState) -> HTMLResponse:
+async def history_page(request: Request, state: TheState, since: str = "") -> HTMLResponse:
     shown = await state.watch.overview()
-    name = chosen_period(request)
+    chosen = since if since in PERIODS else next(iter(PERIODS))
     types = tuple(dict.fromkeys(request.query_params.getlist("type")))[:MOST_TYPES]
-    data = await state.watch.chart_data(PERIODS[name], shown.time)
+    data = await state.watch.chart_data(PERIODS[chosen], shown.time)
     return await page(
         request,
         "history.html",
         shown,
         types=types,
         data=data.of(types) if types else data,
-        periods=period_links("/history", name, types),
+        chosen=chosen,
     )
 
 
-def chosen_period(request: Request) -> str:
-    """The name of the period in the address. If it is missing or unknown, that of the first period."""
-    name = request.query_params.get("since", "")
-    return name if name in PERIODS else next(iter(PERIODS))
-
-
-def period_links(path: str, name: str, types: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """The periods, with the address of the same page for each."""
-    of_types = [("type", type_) for type_ in types]
-    return [
-        {
-            "words": period.words,
-            "address": f"{path}?{urlencode([('since', key), *of_types], errors='replace')}",
-            "chosen": key == name,
-        }
-        for key, period in PERIODS.items()
-    ]
-
-
 @router.get("/failures")
-async def failures(request: Request, state: TheState) -> HTMLResponse:
+async def failures(request: Request, state: TheState, since: str = "") -> HTMLResponse:
     shown = await state.watch.overview()
-    chosen = request.query_params.get("since", "1d")
-    chosen = chosen if chosen in SPANS else "1d"
-    since = shown.time - seconds(chosen)
-    groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(since, MOST))
+    chosen = since if since in SPANS else "1d"
+    first = shown.time - seconds(chosen)
+    groups = await state.executor.ask(lambda operations: operations.statistics.error_groups(first, MOST))
     return await page(
         request,
         "failures.html",
@@ -138,4 +116,6 @@ async def workers(request: Request, state: TheState) -> HTMLResponse:
 @router.get("/schedules")
 async def schedules(request: Request, state: TheState) -> HTMLResponse:
     planned = await state.executor.ask(lambda operations: operations.schedules.planned())
-    return await page(request, "schedules.html", schedules=planned[:MOST_SCHEDULES])
+    shown = await state.watch.overview()
+    late = {view.name for view in shown.schedules if view.unfired}
+    return await page(request, "schedules.html", shown, schedules=planned[:MOST_SCHEDULES], late=late)

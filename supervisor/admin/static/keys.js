@@ -2,14 +2,14 @@
 "use strict";
 
 (() => {
-  const PAGES = { o: "/", j: "/jobs", f: "/failures", w: "/workers", s: "/schedules" };
+  const PAGES = { o: "/", j: "/jobs", b: "/batches", f: "/failures", w: "/workers", s: "/schedules" };
   const HELP = [
     ["/", "search"],
     ["j k", "next and previous row"],
     ["Enter", "open the row"],
     ["x", "select the row"],
     ["n", "enqueue a job"],
-    ["g o", "overview; j jobs, f failures, w workers, s schedules"],
+    ["g o", "overview; j jobs, b batches, f failures, w workers, s schedules"],
     ["Esc", "leave a field, close a dialog"],
     ["?", "this help"],
   ];

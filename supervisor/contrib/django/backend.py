@@ -34,6 +34,7 @@ from supervisor.domain.errors import InvalidJob, JobNotFound
 from supervisor.domain.job import Job
 from supervisor.domain.values import checked_type
 
+_queue_of = cache(Queue)
 _KNOWN = {"database", "url", "type"}
 _OPTIONS = OPTIONS.keys() - {"priority", "delay", "at"}  # Django's own are priority and run_after
 # Django's OPTIONS that are the driver's own.
@@ -64,10 +65,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
     """
 
     task_class = JobTask
-    supports_defer = True
-    supports_async_task = True
-    supports_get_result = True
-    supports_priority = True
+    supports_defer = supports_async_task = supports_get_result = supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
@@ -90,7 +88,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         """
         self.validate_task(task)
         result = result_of(task, self.alias, list(args), kwargs)
-        queue, connection = self._queue(), self._connection()
+        queue, connection = self.queue, self._connection()
         if self.shared():
             connection.validate_no_broken_transaction()
             connection.ensure_connection()
@@ -117,9 +115,8 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         except ImproperlyConfigured as error:
             return [checks.Error(str(error), id="supervisor.E001")]
         name, connection = self.database, self._connection()
-        if not self.shared() or connection.vendor != "sqlite":
-            return []
-        if str(connection.settings_dict["OPTIONS"].get("transaction_mode")).upper() in ("IMMEDIATE", "EXCLUSIVE"):
+        mode = "" if connection is None else str(connection.settings_dict["OPTIONS"].get("transaction_mode")).upper()
+        if not self.shared() or connection.vendor != "sqlite" or mode in ("IMMEDIATE", "EXCLUSIVE"):
             return []
         what = f"Transactions of the database {name!r} that read before they write fail at once with"
         hint = f'Set DATABASES["{name}"]["OPTIONS"]["transaction_mode"] to "IMMEDIATE".'
@@ -128,23 +125,24 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
     def result_of_job(self, job_id: int) -> Any:
         """The result of a job. Raises JobNotFound, ImportError if the task does not exist, and ImproperlyConfigured."""
         job = self._job(job_id)
-        return filled(self._task_of(job), job, self.alias, self._queue().url)
+        task = self.task_of(job.type, job.payload).using(priority=job.priority)
+        return filled(task, job, self.alias, self.queue.url)
 
-    def _task_of(self, job: Job) -> Any:
-        queue = self.queue_of(job.type)
-        payload = job.payload
-        if queue is None or not isinstance(payload, dict) or not _is_call(**payload):
-            raise ImportError(f"job {job.id} is not a task of Django's")
+    def task_of(self, type: str, payload: Any) -> Any:
+        """The task that a payload names. Raises ImportError."""
+        if (queue := self.queue_of(type)) is None:
+            raise ImportError(f"the type {type} is not one of TASKS[{self.alias!r}]")
+        if not isinstance(payload, dict) or not _is_call(**payload):
+            raise ImportError('the payload must be like {"task": "orders.tasks.ship", "args": [7], "kwargs": {}}')
         task = import_string(payload["task"])
         if not isinstance(task, base.Task):
             raise ImportError(f"{payload['task']} is not a task")
-        return task.using(queue_name=queue, priority=job.priority, backend=self.alias)
+        return task.using(queue_name=queue, backend=self.alias)
 
     def _insert(self, result: Any, queue: Queue, connection: Any = None) -> None:
         task = result.task
         payload = {"task": task.module_path, "args": result.args, "kwargs": result.kwargs}
-        if self.alias != DEFAULT_ALIAS:
-            payload["backend"] = self.alias
+        payload |= {} if self.alias == DEFAULT_ALIAS else {"backend": self.alias}
         options = dict(getattr(task, "options", {}))
         if "after" in options:
             options["after"] = [int(getattr(one, "id", one)) for one in options["after"] or ()]
@@ -163,7 +161,7 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
 
     def _job(self, job_id: int) -> Job:
         """As the open transaction sees it, which may have enqueued it. Raises JobNotFound."""
-        queue, connection = self._queue(), self._connection()
+        queue, connection = self.queue, self._connection()
         if connection is None or not connection.in_atomic_block or not self.shared():
             return queue.job(job_id)
         with connection.wrap_database_errors:
@@ -174,7 +172,9 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
         found = self.database in connections
         return connections[self.database] if found else None
 
-    def _queue(self) -> Queue:
+    @property
+    def queue(self) -> Queue:
+        """Where the jobs are. A call of it is part of the open transaction only with `connection`."""
         return _queue_of(self.url())
 
     # Where the jobs are: in the file of one of Django's databases, or in a database of their own
@@ -210,9 +210,8 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
 
     def shared(self) -> bool:
         """Whether the jobs are in that Django database, so that they can be part of its transactions."""
-        if "url" not in self.options:
-            return True
-        return self.options["url"].startswith("sqlite:") and file_of(self.url()) == self._file()
+        url = self.options.get("url")
+        return url is None or (url.startswith("sqlite:") and file_of(self.url()) == self._file())
 
     def _server(self) -> str:
         """The URL of the Django database on a server, with its password."""
@@ -224,12 +223,11 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
 
     def _file(self) -> str | None:
         """The real path of the Django database; None if it is no file."""
-        if self.database not in connections or connections[self.database].vendor != "sqlite":
+        if (connection := self._connection()) is None or connection.vendor != "sqlite":
             return None
-        name = str(connections[self.database].settings_dict["NAME"])
-        if ":memory:" in name or "mode=memory" in name or name.startswith("file:"):
-            return None
-        return os.path.realpath(name)
+        name = str(connection.settings_dict["NAME"])
+        in_memory = ":memory:" in name or "mode=memory" in name or name.startswith("file:")
+        return None if in_memory else os.path.realpath(name)
 
     def type_of(self, queue: str) -> str:
         """The type of the jobs of a queue. Raises InvalidJob."""
@@ -250,11 +248,6 @@ class TasksBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no type
 
     def _wrong(self, why: str) -> ImproperlyConfigured:
         return ImproperlyConfigured(f'TASKS["{self.alias}"]: {why}')
-
-
-@cache
-def _queue_of(url: str) -> Queue:
-    return Queue(url)
 
 
 def _is_call(task: Any = None, args: Any = (), kwargs: Any = None, **others: Any) -> bool:

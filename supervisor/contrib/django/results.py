@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from contextlib import closing
 from importlib import import_module
 from typing import Any
 
@@ -47,7 +48,6 @@ _CLASSES = {
     "exit": "builtins.SystemExit",
 }
 _CLASS = re.compile(r"^([^\W\d][\w.]*)(?::|$)", re.M)
-_UNKNOWN = "unknown"  # a worker: short runs that succeed leave no row with its name
 
 
 def filled(task: Any, job: Job, alias: str, url: str) -> Any:
@@ -69,7 +69,7 @@ def filled(task: Any, job: Job, alias: str, url: str) -> Any:
         started_at=moment(min((run.started_at for run in runs), default=job.started_at)),
         finished_at=moment(job.completed_at) if job.status.finished else None,
         last_attempted_at=moment(job.started_at),
-        errors=[base.TaskError(exception_class_path=_class_of(one), traceback=_stack(one)) for one in failures],
+        errors=[_error(one) for one in failures],
         worker_ids=_workers(job, failures, runs),
     )
     object.__setattr__(result, "_return_value", job.result)
@@ -91,29 +91,22 @@ def moment(seconds: Any) -> datetime.datetime | None:
 
 
 def _history(job_id: int, url: str) -> tuple[list[Attempt], list[Run]]:
-    operations = open_engine(url).operations()
-    try:
+    with closing(open_engine(url).operations()) as operations:
         return operations.jobs.attempts(job_id), operations.jobs.runs(job_id)
-    finally:
-        operations.close()
 
 
 def _workers(job: Job, failures: list[Attempt], runs: list[Run]) -> list[str]:
-    """A name for each attempt."""
-    seen = [(one.attempt, one.worker) for one in failures] + [(one.attempt, one.worker) for one in runs]
-    names = {attempt: worker for attempt, worker in seen if worker}
+    """A name for each attempt: short runs that succeed leave no row with one."""
+    seen: list[Attempt | Run] = [*failures, *runs]
+    names = {one.attempt: one.worker for one in seen if one.worker}
     if job.locked_by:
         names[job.attempts] = job.locked_by
-    return [names.get(attempt, _UNKNOWN) for attempt in range(1, job.attempts + 1)]
+    return [names.get(attempt, "unknown") for attempt in range(1, job.attempts + 1)]
 
 
-def _class_of(failure: Attempt) -> str:
-    """The path of the exception's class. What no exception has ended, such as a crash, has one of ours."""
+def _error(failure: Attempt) -> Any:
+    """What no exception has ended, such as a crash, has a class of ours."""
     found = _CLASS.search(failure.message) if failure.kind == "exception" else None
-    if found is None:
-        return _CLASSES.get(failure.kind, "supervisor.QueueError")
-    return found[1] if "." in found[1] else f"builtins.{found[1]}"
-
-
-def _stack(failure: Attempt) -> str:
-    return failure.traceback or failure.message
+    path = found[1] if found else _CLASSES.get(failure.kind, "supervisor.QueueError")
+    path = path if "." in path else f"builtins.{path}"
+    return base.TaskError(exception_class_path=path, traceback=failure.traceback or failure.message)

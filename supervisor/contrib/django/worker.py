@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import django
 from asgiref.sync import AsyncToSync, ThreadSensitiveContext, sync_to_async
@@ -27,6 +28,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from supervisor.domain.errors import Fail, InvalidJob
 from supervisor.domain.middleware import FailedJob
+from supervisor.domain.text import without_password
 from supervisor.tasks.parameters import signature_of
 from supervisor.worker.context import Context
 
@@ -40,6 +42,7 @@ from supervisor.contrib.django import TasksBackend  # noqa: E402 - it needs the 
 from supervisor.contrib.django.backend import file_of  # noqa: E402
 from supervisor.contrib.django.results import (  # noqa: E402
     DEFAULT_ALIAS,
+    InvalidTask,
     TaskStatus,
     base,
     moment,
@@ -87,14 +90,29 @@ class Tasks:
             raise ValueError(str(error)) from None
         if not urls:
             raise ValueError("TASKS of Django's settings has no supervisor.contrib.django.TasksBackend")
-        if url and all(file_of(one) != file_of(url) for one in urls):
+        if url and not any(_same(one, url) for one in urls):
+            theirs = ", ".join(map(without_password, urls))
             raise ValueError(
-                f"Django's tasks are enqueued into {', '.join(urls)}, but this supervisor's jobs are in {url}"
+                f"Django's tasks are enqueued into {theirs}, but this supervisor's jobs are in {without_password(url)}"
             )
+
+    def refusal(self, type: str, payload: Any) -> str:
+        try:
+            task = _backend_of(payload).task_of(type, payload)
+            _bound(task, [None, *payload.get("args", ())][not task.takes_context :], payload.get("kwargs") or {})
+        except (Fail, ImportError, ImproperlyConfigured, InvalidTask) as error:
+            return str(error)
+        return ""
 
     def handle(self, payload: Any, ctx: Context) -> Any:
         # In a context of its own: what a task activates, such as a language, does not affect the next one.
         return copy_context().run(_run, payload, ctx)
+
+
+def _same(*urls: str) -> bool:
+    """Whether both may be one database. On servers, only its name counts: hosts have several, a pooler another one."""
+    names = [unquote(urlsplit(url).path[1:]) if url.startswith("postgres") else file_of(url) for url in urls]
+    return names[0] == names[1] or "" in names  # which is that of a service
 
 
 def _ours() -> Iterator[TasksBackend]:
@@ -104,14 +122,18 @@ def _ours() -> Iterator[TasksBackend]:
                 yield backend
 
 
+def _backend_of(payload: Any) -> TasksBackend:
+    alias = payload.get("backend", DEFAULT_ALIAS) if isinstance(payload, dict) else DEFAULT_ALIAS
+    if not isinstance(backend := tasks.task_backends[alias], TasksBackend):
+        raise Fail(f'TASKS["{alias}"] is not a backend of job-supervisor')
+    return backend
+
+
 def _run(payload: Any, ctx: Context) -> Any:
     reset_queries()
     close_old_connections()
     try:
-        alias = payload.get("backend", DEFAULT_ALIAS) if isinstance(payload, dict) else DEFAULT_ALIAS
-        backend = tasks.task_backends[alias]
-        if not isinstance(backend, TasksBackend):
-            raise Fail(f'TASKS["{alias}"] is not a backend of job-supervisor')
+        backend = _backend_of(payload)
         try:
             result = _running.result = backend.result_of_job(ctx.job_id)
         except ImportError as error:

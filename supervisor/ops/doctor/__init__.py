@@ -7,7 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.domain.errors import ConfigError, QueueError
-from supervisor.ops.diagnosis import Finding, fault, good
+from supervisor.ops.diagnosis import fault, good
+from supervisor.ops.views import Finding
 
 
 def examine(config: Path | None, database: str | None) -> list[Finding]:
@@ -23,7 +24,8 @@ def examine(config: Path | None, database: str | None) -> list[Finding]:
     url, settings, problems = database, None, list[str]()
     try:
         read, report = survey(locate(config), database)
-        url, settings = read.database or database, None if report.sentences() else read
+        url = database if report.has(("database",)) else read.database
+        settings = None if report.sentences() else read
         problems = configuration.problems_here(read, report)
     except ConfigError as error:
         problems = error.problems

@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from supervisor.config.settings import PoolSettings, Settings
+from supervisor.config.pool_settings import PoolSettings
+from supervisor.config.settings import Settings
 from supervisor.domain.errors import ConfigError
 from supervisor.domain.schedule import Schedule
 from supervisor.domain.text import human
-from supervisor.ops.diagnosis import Finding, fault, warning
+from supervisor.ops.diagnosis import fault, warning
+from supervisor.ops.views import Finding
 
 if TYPE_CHECKING:
     from supervisor.config.problems import Report

@@ -5,27 +5,34 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 from supervisor.config.settings import Settings
 from supervisor.domain.errors import StoreError, StoreOutdated
-from supervisor.domain.text import counted, human_size, without_password
+from supervisor.domain.text import counted, human, human_size, without_password
 from supervisor.engine import open_engine
-from supervisor.ops.diagnosis import Finding, diagnose, fault, good, note, warning
+from supervisor.ops.diagnosis import LATELY, diagnose, fault, good, note, warning
 from supervisor.ops.doctor import services
 from supervisor.ops.doctor.configuration import open_to_all
 from supervisor.ops.doctor.machine import file_system
 from supervisor.ops.status import gather
+from supervisor.ops.views import Finding
 from supervisor.store.base import Engine, Operations
 from supervisor.system import kernel
+
+Answer = TypeVar("Answer")
 
 _ROOM = 256 << 20  # bytes below which a disk is nearly full
 _FULL = 1 << 20  # and full
 _LONG_LOG = 64 << 20  # bytes; the maintainer keeps it far smaller, unless a reader blocks checkpoints
+_HELD_LOG, _LONG_READ = 16 << 20, 30.0  # bytes, if a reader has blocked them for so many seconds
 _LONG_HOLD = 1.0  # seconds
+_MUCH_FREE = 64 << 20  # bytes
 _LATE = 60.0  # seconds after which an expired claim should have been reclaimed
 
 
@@ -43,9 +50,10 @@ def examine(url: str, settings: Settings | None = None) -> list[Finding]:
     if not engine.database.exists():
         return [*found, note("database", f"{file} does not exist yet", "`supervisor enqueue` or `run` creates it")]
     found += [*_file(file, engine.database.folder), *_copies(file)]
-    found += _held(engine)  # before this process opens the database: later, this check would drop its locks
+    # The next three checks must come before this process opens the database: later, they would drop its locks.
+    found += _held(engine)
     if not any(finding.level == "fault" for finding in found):
-        found += inside(engine, settings)
+        found += [*_log(engine, file), *_free(file), *inside(engine, settings)]
     return found
 
 
@@ -104,10 +112,6 @@ def _file(database: Path, folder: Path) -> Iterator[Finding]:
             yield fault("permissions", f"{path}: this user cannot read and write it", advice)
         elif path.stat().st_mode & 0o006 & ~mode:
             yield fault("permissions", f"{path}: its permissions are wider than the database's", f"chmod o= {path}")
-    if log.exists() and (size := log.stat().st_size) > _LONG_LOG:
-        why = "a program has kept a read transaction open for minutes, or no supervisor is running"
-        advice = "end that transaction; a running supervisor then truncates the log"
-        yield warning("database", f"its log (-wal) has grown to {human_size(size)}: {why}", advice)
 
 
 def _copies(database: Path) -> Iterator[Finding]:
@@ -123,19 +127,61 @@ def _copies(database: Path) -> Iterator[Finding]:
 
 
 def _held(engine: Engine) -> Iterator[Finding]:
-    """Whether a process blocks all other writers. A normal transaction lasts milliseconds."""
-    writers = engine.ownership.writers()
-    first, until = writers.database_holder(), time.monotonic() + _LONG_HOLD
-    while first is not None and time.monotonic() < until:
-        time.sleep(0.05)
-        if writers.database_holder() != first:
-            return
+    """Whether a process blocks all other writers."""
+    first = _lasting(engine.ownership.writers().database_holder)
     if first is not None:
-        command = kernel.command_of(first.pid)
-        who = f"pid {first.pid}{f': {command}' if command else ''}" if first.pid else "a process of another container"
-        fact = f"a process holds the write lock without committing, so no other process can write: {who}"
+        fact = f"{_process(first.pid)} holds the write lock without committing, so no other process can write"
         advice = "end that program or its transaction; if it is a worker, the supervisor ends it after its job"
         yield fault("database", fact, advice)
+
+
+def _lasting(ask: Callable[[], Answer | None]) -> Answer | None:
+    """Who holds a lock, if it is the same for a while: a normal transaction lasts milliseconds."""
+    first, until = ask(), time.monotonic() + _LONG_HOLD
+    while first is not None and time.monotonic() < until:
+        time.sleep(0.05)
+        if ask() != first:
+            return None
+    return first
+
+
+def _log(engine: Engine, database: Path) -> Iterator[Finding]:
+    log = Path(f"{database}-wal")
+    if not log.exists() or (size := log.stat().st_size) <= _HELD_LOG:
+        return
+    fact, pid = f"{log.name} has grown to {human_size(size)}", _lasting(engine.ownership.writers().reader)
+    # A checkpoint writes to the file: if only the log was written for long, the reader has blocked it for as long.
+    blocked = log.stat().st_mtime - database.stat().st_mtime
+    if pid is not None and (size > _LONG_LOG or blocked > _LONG_READ):
+        advice = "end that program or its transaction; a running supervisor then truncates the log"
+        yield warning("database", f"{fact} because {_process(pid)} keeps a read transaction open", advice)
+    elif size > _LONG_LOG:
+        advice = "a running supervisor truncates it, unless a program keeps a read transaction open: ask again later"
+        yield warning("database", fact, advice)
+
+
+def _free(database: Path) -> Iterator[Finding]:
+    """By the file's first bytes: the size of a page, how many there are, how many of them are free, and auto_vacuum."""
+    with database.open("rb") as file:
+        header = file.read(100)
+    if len(header) < 100:
+        return
+    (size,), (pages, _, free) = struct.unpack_from(">H", header, 16), struct.unpack_from(">3I", header, 28)
+    size = 65536 if size == 1 else size
+    if free * size < max(_MUCH_FREE, pages * size // 2):
+        return
+    fact = f"{human_size(free * size)} of its {human_size(pages * size)} are free"
+    if any(header[52:56]):
+        yield note("database", fact, "a running supervisor gives most of it back, some megabytes a minute")
+    else:
+        command = f"sqlite3 {database} 'PRAGMA auto_vacuum = INCREMENTAL; VACUUM'"
+        advice = f"they are used again; to give them back, while no program uses the file: {command}"
+        yield note("database", fact, advice)
+
+
+def _process(pid: int) -> str:
+    command = kernel.command_of(pid)
+    return f"process {pid}{f' ({command})' if command else ''}" if pid else "a process of another container"
 
 
 def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
@@ -155,7 +201,7 @@ def inside(engine: Engine, settings: Settings | None) -> Iterator[Finding]:
         # The doctor is also asked before the supervisor is started.
         found = [finding for finding in diagnose(seen) if finding.name != "no_supervisor"]
         living = {one.id for one in seen.supervisors if one.alive is not False}
-        found += [*_strays(engine, operations), *_claims(operations, living)]
+        found += [*_strays(engine, operations), *_claims(operations, living), *_batches(operations, seen.time)]
         yield from found
         if not any(finding.about == "leftovers" for finding in found):
             yield good("leftovers", "none")
@@ -189,6 +235,14 @@ def _claims(operations: Operations, living: set[str]) -> Iterator[Finding]:
         fact = f"{counted(found.expired, 'job has a claim', 'jobs have claims')} that expired over a minute ago"
         advice = f"{start}it reclaims them; if one is running, see `supervisor status` for its problem"
         yield warning("leftovers", fact, advice)
+
+
+def _batches(operations: Operations, now: float) -> Iterator[Finding]:
+    """Those that their programs have left open, perhaps because they were killed."""
+    for one in operations.batches.latest():
+        if one.state == "open" and not one.waiting and now - one.created_at > LATELY:
+            fact = f"batch {one.id} has been open for {human(now - one.created_at)}, and all its jobs have ended"
+            yield note("batches", fact, f"`supervisor jobs batch {one.id} --close` says that these are all")
 
 
 def _named(paths: list[Path]) -> str:

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from supervisor.config.settings import PoolSettings, Settings
+from supervisor.config.pool_settings import PoolSettings
+from supervisor.config.settings import Settings
 from supervisor.domain.text import counted, human_size
-from supervisor.ops.diagnosis import Finding, fault, good, note, warning
+from supervisor.ops.diagnosis import fault, good, note, warning
+from supervisor.ops.views import Finding
 from supervisor.system.resources import available
 
 # Names as in /proc/self/mounts.
@@ -69,7 +71,8 @@ def sqlite_library() -> Finding:
 
 def file_system(folder: Path) -> Finding:
     """SQLite's write-ahead log with shared memory works only on local disks."""
-    kind = kind_of(folder, Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace"))
+    mounts = Path("/proc/self/mounts")
+    kind = kind_of(folder, mounts.read_text(encoding="utf-8", errors="replace")) if mounts.exists() else ""
     fact = f"{folder} is on {kind or 'an unknown file system'}"
     if NETWORK.fullmatch(kind):
         fact += ", a network file system, where SQLite's locks and shared memory do not work"

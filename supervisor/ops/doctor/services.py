@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config.checks import of_server
@@ -16,8 +15,8 @@ from supervisor.config.settings import AdminSettings, Settings
 from supervisor.domain.errors import StoreError
 from supervisor.domain.text import human, text_of
 from supervisor.engine import open_engine
-from supervisor.ops.diagnosis import Finding, Level, fault, good, note, warning
-from supervisor.ops.views import Overview
+from supervisor.ops.diagnosis import fault, good, note, warning
+from supervisor.ops.views import Finding, Level, Overview
 from supervisor.store.base import Operations, ServerView
 from supervisor.system.published import read_published
 
@@ -105,7 +104,7 @@ def admin(settings: AdminSettings, seen: Overview) -> Iterator[Finding]:
         (s.pid, s.admin) for s in seen.supervisors if s.admin is not None and s.admin.pid and not s.admin.problem
     ]
     yield from (good("admin", f"supervisor {pid} listens on {admin.listen}") for pid, admin in serving)
-    if not serving:
+    if not serving and not any(s.admin and s.admin.problem for s in seen.supervisors):  # of which there is a warning
         advice = "if a supervisor is running with this configuration, search its log for admin"
         yield note("admin", f"no supervisor of this database listens on {settings.listen}", advice)
 
@@ -121,7 +120,7 @@ def systemd(settings: Settings, folders: tuple[Path, ...] = _UNITS) -> Iterator[
             for path in (unit, *sorted(drop_ins, key=lambda path: path.name)):
                 keys |= _KEY.findall(path.read_text(encoding="utf-8", errors="replace").replace("\\\n", " "))
         if _is_ours(keys, settings):
-            problems = [replace(problem, fact=f"{name}: {problem.fact}") for problem in _problems(keys, settings)]
+            problems = [problem._replace(fact=f"{name}: {problem.fact}") for problem in _problems(keys, settings)]
             yield from problems or [good("systemd", f"{unit} fits this configuration")]
 
 

@@ -35,16 +35,8 @@ class PostgresEngine(Engine):
         self.transactional = PostgresTransactionalInsert(self._address, self.database.migrate)
 
     def producer(self, patience: float | None = None, *, create: bool = True) -> PostgresProducer:
-        connection = Connection(self._address, patience=_limit(patience))
-        try:
-            if create:
-                schema.migrate(connection)
-            else:
-                schema.require_version(connection).require_usable()
-        except BaseException:
-            connection.close()
-            raise
-        return PostgresProducer(connection)
+        limit = LOCK_TIMEOUT if patience is None else max(patience, 0.001)  # 0 would be none for the server
+        return PostgresProducer(_checked(Connection(self._address, patience=limit), create=create))
 
     def claims(self, *, keep_done: bool = True) -> PostgresClaims:
         connection = Connection(self._address, durable=False, announce=True)
@@ -55,13 +47,7 @@ class PostgresEngine(Engine):
         return PostgresMaintenance(self._address)
 
     def operations(self) -> Operations:
-        connection = Connection(self._address, announce=True)
-        try:
-            schema.require_version(connection).require_usable()
-        except BaseException:
-            connection.close()
-            raise
-        return operations_on(connection)
+        return operations_on(_checked(Connection(self._address, announce=True)))
 
     def move_end(self) -> MoveEnd:
         from supervisor.store.postgres.move import PostgresMoveEnd  # rarely needed
@@ -73,6 +59,14 @@ class PostgresEngine(Engine):
         return PostgresChanges(Connection(self._address), listening, ends=ends)
 
 
-def _limit(patience: float | None) -> float:
-    """Seconds; 0 would be none for the server."""
-    return LOCK_TIMEOUT if patience is None else max(patience, 0.001)
+def _checked(connection: Connection, *, create: bool = False) -> Connection:
+    """Closed if it has no tables of ours that can be used. Raises StoreError."""
+    try:
+        if create:
+            schema.migrate(connection)
+        else:
+            schema.require_version(connection).require_usable()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -38,7 +38,9 @@ class Address(LockFolder):
             raise StoreError(f"the database's URL is not understood: {reason}") from None
         self.options: dict[str, Any] = {**_DEFAULTS, **(defaults or {}), **given}
         self.shown = without_password(url)
-        identity = "\0".join(str(given.get(key, "")) for key in ("host", "hostaddr", "port", "dbname", "options"))
+        names = {"host": "HOST", "hostaddr": "HOSTADDR", "port": "PORT", "dbname": "DATABASE", "options": "OPTIONS"}
+        parts = [str(given.get(key) or os.environ.get(f"PG{name}", "")) for key, name in names.items()]
+        identity = "\0".join(parts)  # with what the URL leaves to the environment
         super().__init__(_state() / f"postgresql-{hashlib.sha256(identity.encode()).hexdigest()[:16]}", parents=True)
 
 

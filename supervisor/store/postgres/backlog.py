@@ -138,8 +138,13 @@ class PostgresBacklog(Backlog):
         super().__init__(connection)
         self._marks = AllMarks(connection)
 
-    def any_due(self, wanted: JobSelector, now: float) -> bool:
-        return not self._marks[wanted].used and super().any_due(wanted, now)
+    def any_due(self, wanted: JobSelector, now: float) -> bool | None:
+        priority, first = at_least(0, wanted.min_priority), QUERIES.claim_first
+        if self._marks[wanted].used:
+            return None
+        return (
+            any(self._connection.row(first, (type_, priority, now)) is not None for type_ in wanted.types[:2]) or None
+        )
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         """`next_due` is also the time of the next look at everything, which may find more."""

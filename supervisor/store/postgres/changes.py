@@ -1,6 +1,7 @@
-"""Detects commits: a notification is the hint, the server's snapshot tells what has been committed.
+"""Detects commits: a notification is the hint, the server's snapshot tells what has been committed. One statement a
+second looks at that, keeps the notifications coming, and finds out whether the server can be written.
 
-A notification comes after its commit, so it opens no window of checks. It is sent only while somebody sleeps: the
+A notification comes after its commit, so one check sees it. It is sent only while somebody sleeps: the
 sequence `job_sleepers` holds until when. A pooler does not pass notifications on: behind one, they are heard on a
 connection of their own, if the configuration names one that leads to the server; otherwise there are none.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import select
 import time
-import zlib
+from itertools import chain
 
 import psycopg
 
@@ -19,8 +20,7 @@ from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.connection import Row
 
-# Seconds after a hint. The last ones are for what was inserted before the inserter could know that somebody sleeps.
-WINDOW = (0.0, 0.01, 0.05)
+LATE = (0.04, 0.01)  # seconds between checks, from the last: for those who could not know that somebody sleeps
 SLEEP = 10  # seconds for which notifications are wanted at once
 RENEWAL = 5.0  # seconds before its end
 _RETRY = 30.0  # seconds until a connection for notifications that could not be made is tried again
@@ -32,14 +32,16 @@ class PostgresChanges(ChangeFeed):
     They are heard on the connection `listening`, if there is one.
     """
 
-    window = WINDOW
     unhinted = 1.0
 
     def __init__(self, connection: Connection, listening: Connection | None = None, *, ends: bool = False) -> None:
         self._connection = connection
         self._ears = listening or connection
-        self._wish = QUERIES.watch if ends else QUERIES.sleep
+        self._ends = ends
+        self._snapshot, self._version = "0:0:", 0
+        self._own: int | None = None  # the last transaction of this feed that has written, modulo 2**32
         self._hinted = False
+        self._late: list[float] = []
         self._wanted_until = 0.0  # monotonic
         self._deaf_until = 0.0  # monotonic
         self._listening: psycopg.Connection[Row] | None = None
@@ -75,7 +77,7 @@ class PostgresChanges(ChangeFeed):
     def _heard(self, notification: psycopg.Notify) -> None:
         self._hinted = True
 
-    def drain(self) -> bool:
+    def drain(self, pause: float = 0.0) -> bool:
         raw = self._listening
         if raw is not None:
             try:
@@ -89,11 +91,38 @@ class PostgresChanges(ChangeFeed):
 
     def version(self) -> int:
         self._listen()
+        before = self._version
         while True:
             self._hinted = False
-            [row] = self._connection.rows(QUERIES.version)
+            self._look(0.0 < self._wanted_until - time.monotonic() <= RENEWAL)
             if not self._hinted:  # else the notice came with an answer that may be older
-                return zlib.crc32(str(row).encode())
+                break
+        if self._version != before:
+            self._late = []
+        self.unhinted = self._late.pop() if self._late else 1.0
+        return self._version
+
+    def _look(self, renew: bool) -> None:
+        """It is another version if anything has been committed, unless supervisors have only renewed their leases, and
+        this feed its wish for notifications. A snapshot is the oldest transaction, the next, and those that run.
+        """
+        before, ours, at, left = self._snapshot, {self._own}, time.monotonic(), SLEEP
+        if self._ends:
+            if renew:
+                self._connection.rows(QUERIES.watch, {"seconds": SLEEP})
+            [(after,)] = self._connection.rows(QUERIES.version)
+        else:
+            wish = {"seconds": SLEEP if renew else 0, "least": RENEWAL + 1}
+            [(after, read_only, leases, left, own)] = self._connection.rows(QUERIES.look, wish)
+            if read_only:
+                self._connection.check_writable()
+            ours.update(leases)
+            self._own = own or self._own
+        self._wanted_until = at + min(left, SLEEP) if renew else self._wanted_until
+        (_, first, others), (_, end, running) = before.split(":"), after.split(":")
+        known, still = chain(others.split(","), map(str, range(int(first), int(end)))), {"", *running.split(",")}
+        news = any(one not in still and int(one) % 2**32 not in ours for one in known)
+        self._snapshot, self._version = after, self._version + (news or int(end) < int(first))  # lower: a failover
 
     def _lost(self, error: BaseException) -> None:
         """The next look connects again. A closed descriptor is no longer waited for."""
@@ -111,13 +140,14 @@ class PostgresChanges(ChangeFeed):
             return False
         paused = at >= self._wanted_until
         self._listen()
-        if self._listening is None and self._wish == QUERIES.sleep:
+        if self._listening is None and not self._ends:
             return False  # nobody hears them
         try:
-            self._connection.rows(self._wish, {"seconds": SLEEP})
+            self._look(True)
         except StoreError:
             return False  # tried again at the next check; until then polling finds everything
-        self._wanted_until = at + SLEEP
+        if paused:
+            self._late = [*LATE]
         return paused
 
     def close(self) -> None:

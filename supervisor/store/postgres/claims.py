@@ -21,6 +21,7 @@ from supervisor.store.sql.registry import WorkerRecord
 from supervisor.store.sql.settling import record_run, settle
 
 _AT_ONCE = 1e-6  # seconds
+_NOTHING_ELSE: dict[str, Any] = dict.fromkeys(("lock_timeout", "others", "charged", "paused", "pauses"))
 
 
 class PostgresClaims(Claims):
@@ -44,8 +45,7 @@ class PostgresClaims(Claims):
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> SettledAndClaimed:
         marks = self._marks[wanted]
-        if marks.used:
-            settlements = [_not_passed_over(s) for s in settlements]
+        settlements = _not_passed_over(marks, settlements)
         if want > 0 and self._stuck:
             raise RowRefused("some rows cannot be claimed")  # the function would meet them again
         return self._in_session(self._settle_and_claim(marks, settlements, wanted, want, mark))
@@ -53,8 +53,7 @@ class PostgresClaims(Claims):
     def _exchange_singly(
         self, settlements: Sequence[Settlement], wanted: JobSelector, want: int, mark: dict[str, Any]
     ) -> SettledAndClaimed:
-        if self._marks[wanted].used:
-            settlements = [_not_passed_over(s) for s in settlements]
+        settlements = _not_passed_over(self._marks[wanted], settlements)
         return self._in_session(super()._exchange_singly(settlements, wanted, want, mark))
 
     def _in_session(self, exchange: SettledAndClaimed) -> SettledAndClaimed:
@@ -74,13 +73,9 @@ class PostgresClaims(Claims):
             **mark,
             "registered": owner if owner == self._registered else None,
             "keep": self._keep_done,
-            "lock_timeout": None,
             "wanted": list(wanted.types),
             "capabilities": wanted.capabilities,
-            "others": None,
-            "charged": None,
-            "paused": None,
-            "pauses": None,
+            **_NOTHING_ELSE,
             **where,
         }
         plain, runs, others = _sorted(settlements)
@@ -170,24 +165,19 @@ def _unless_all_null(values: list[Any]) -> list[Any] | None:
     return None if values.count(None) == len(values) else values
 
 
-def _answer(rows: list[Row]) -> SettledAndClaimed:
-    """What the function returns: the lost claims, the new ones, and last a row if the worker is not registered."""
-    claims = [Claim._make(row[:8]) for row in rows if row[8] is False]
-    unregistered = bool(rows) and rows[-1][8] is None and rows[-1][0] is None
-    return SettledAndClaimed(claims, [row[0] for row in rows if row[8]], registered=not unregistered)
-
-
 def _noted(marks: Marks, positions: Positions | None, rows: list[Row]) -> SettledAndClaimed:
-    """The same, with what it means for the marks."""
+    """What the function returns: lost claims, new ones; last a row if a worker is not registered, or the look long."""
+    claimed, last = [row for row in rows if row[8] is False], rows[-1] if rows and rows[-1][8] is None else (0,)
+    claimed.sort(key=lambda row: (-row[10], row[7], row[0]))  # the server would keep all rows in between to sort them
     if positions is not None:
-        marks.raise_to({(row[2], row[9], row[10]): (row[7], row[0]) for row in rows if row[8] is False})
-    elif rows and rows[-1][8] is None and rows[-1][0] is not None:
-        marks.note(rows[-1][0])
-    return _answer(rows)
+        marks.raise_to({(row[2], row[9], row[10]): (row[7], row[0]) for row in claimed})
+    elif last[0]:
+        marks.note(last[0])
+    claims, lost = [Claim._make(row[:8]) for row in claimed], [row[0] for row in rows if row[8]]
+    return SettledAndClaimed(claims, lost, registered=last[0] is not None)
 
 
-def _not_passed_over(settlement: Settlement) -> Settlement:
+def _not_passed_over(marks: Marks, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
     """A job that goes back to the queue at once gets a new time, or the marks would pass over it for a while."""
-    if settlement.status is Status.PENDING and not settlement.delay:
-        return settlement._replace(delay=_AT_ONCE)
-    return settlement
+    changed = (s._replace(delay=_AT_ONCE) if s.status is Status.PENDING and not s.delay else s for s in settlements)
+    return list(changed) if marks.used else settlements

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from supervisor.domain.duty import Duty
 from supervisor.domain.errors import LeaseHeld
 from supervisor.domain.job import Claim, Status
 from supervisor.domain.settlement import Settlement, released
@@ -23,10 +22,12 @@ from supervisor.store.postgres.statements import QUERIES
 from supervisor.store.sql.claims import ClaimLocks
 from supervisor.store.sql.registry import Lease, Registry
 from supervisor.store.sql.statistics import KeeperView, ServerView, Statistics, TableView
-from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore, Operations
+from supervisor.store.sql.stores import MaintenanceStore, Operations
 from supervisor.system.scoreboard import boot_time
 
-_INTERRUPTION = 5.0  # seconds: no lease ends during a shorter one
+_INTERRUPTION = 8.0  # seconds: no lease ends during a shorter one
+_KNOWN = 4.0  # seconds for which it is remembered who there is
+_JUST_NOW = 0.5  # seconds for which it is remembered whose lease has ended: one question for all hosts
 
 
 class PostgresOwnership(Ownership):
@@ -42,25 +43,37 @@ class PostgresRegistry(Registry):
 
     Whoever judges again and again is `patient`: if it could not ask for a while, others could perhaps not renew their
     leases either, which then count as if they had been renewed when the server was back. So they do at its first
-    question: it may have been started while there was no server.
+    question: it may have been started while there was no server. Who there is, it asks every few seconds.
     """
 
     def __init__(self, connection: Connection, *, patient: bool = False) -> None:
         super().__init__(connection, PostgresOwnership(connection.address))
         self._patient = patient
-        self._asked = self._patient_until = -math.inf
+        self._asked = self._patient_until = self._ended_at = -math.inf
+        self._known: list[SupervisorRecord] = []
+        self._ended: set[str] = set()
+
+    def supervisors(self) -> list[SupervisorRecord]:
+        known = self._known if self._patient and boot_time() - self._asked < _KNOWN else []
+        if not known or any(self._seen_here(one) is False for one in known):
+            self._known, now = super().supervisors(), boot_time()
+            if self._patient and now - self._asked > _INTERRUPTION:
+                self._patient_until = now + PostgresOwnership.lease_time
+            self._asked = now
+        return self._known
+
+    def forget(self, supervisor: str, now: float) -> None:
+        super().forget(supervisor, now)
+        self._known = []
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         verdict = self._seen_here(supervisor)
         if verdict is not None:
             return verdict
         # Neither its lock file nor its process is to be seen from another machine.
-        row = self._connection.row(QUERIES.lease_holds, {"id": supervisor.id})
-        now = boot_time()
-        if self._patient and now - self._asked > _INTERRUPTION:
-            self._patient_until = now + PostgresOwnership.lease_time
-        self._asked = now
-        return None if row is None else bool(row[0]) or now < self._patient_until
+        if boot_time() - self._ended_at > _JUST_NOW:
+            self._ended, self._ended_at = {id_ for (id_,) in self._connection.rows(QUERIES.ended_leases)}, boot_time()
+        return supervisor.id not in self._ended or boot_time() < self._patient_until
 
     def declare_dead(self, supervisor: SupervisorRecord) -> None:
         if self._seen_here(supervisor) is False:
@@ -126,9 +139,6 @@ class PostgresMaintenance(MaintenanceStore):
         connection = Connection(address, announce=True, patience=_PATIENCE)
         registry, locks = PostgresRegistry(connection, patient=True), PostgresClaimLocks(connection)
         super().__init__(connection, registry, locks, PostgresBacklog(connection))
-
-    def duties(self, log: EventLog) -> Sequence[Duty]:
-        return (DatabaseCheck("server", self._connection.check_writable),)
 
 
 _COUNTED = 2_000_000  # rows that are read to count them

@@ -70,7 +70,8 @@ class PostgresTransactionalInsert(TransactionalInsert):
     driver = psycopg.Connection
     queries = QUERIES
     awaited_kinds = frozenset(_PSYCOPG | _ASYNCPG)
-    takes = "PostgreSQL's: a psycopg.Connection, SQLAlchemy's Session or Connection, Django's connection"
+    database = "PostgreSQL"
+    takes = "a psycopg.Connection, SQLAlchemy's Session or Connection, Django's connection"
     takes_awaited = "a psycopg.AsyncConnection, asyncpg's connection, or SQLAlchemy's AsyncSession or AsyncConnection"
 
     def __init__(self, address: Address, migrate: Callable[[], object]) -> None:

@@ -297,7 +297,7 @@ UPDATE jobs SET
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL,
   claim_token = CASE WHEN claim_token < 9007199254740991 THEN claim_token + 1 ELSE 1 END
 WHERE id = :id AND claim_token IS NOT DISTINCT FROM :token::bigint
-  AND CASE WHEN status = 'pending' THEN :owner::text = ''
+  AND CASE WHEN status IN ('pending', 'held') THEN :owner::text = ''
            ELSE status = 'running' AND coalesce(locked_by, '') = :owner::text
                 AND (:expires_at::double precision IS NULL
                      OR CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END
@@ -424,9 +424,10 @@ FROM job_supervisors;
 -- Whether a lease holds, and will while this transaction lasts: renewing it waits for that.
 SELECT lease_until > extract(epoch FROM clock_timestamp()) AND lease_until < 1e11 FROM job_supervisors WHERE id = :id FOR NO KEY UPDATE;
 
--- name: lease_holds
--- By the server's clock, which all hosts share.
-SELECT lease_until > extract(epoch FROM clock_timestamp()) AND lease_until < 1e11 FROM job_supervisors WHERE id = :id;
+-- name: ended_leases
+-- By the server's clock, which all hosts share. Usually none, however many hosts there are.
+SELECT id FROM job_supervisors
+WHERE (lease_until > extract(epoch FROM clock_timestamp()) AND lease_until < 1e11) IS NOT TRUE;
 
 -- name: supervisors
 SELECT id, pid, host, machine_id, boot_id, owner_lock, scoreboard, config, version, started_at,
@@ -798,6 +799,11 @@ SELECT id, type, CASE WHEN octet_length(payload) <= 4096 THEN payload ELSE left(
        batch, concurrency_key, fair_key, hold
 FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) ORDER BY id DESC;
 
+-- name: durations
+-- Of the latest run of each of these jobs, if it was recorded.
+SELECT j.id, r.duration FROM jobs j JOIN job_runs r ON r.job_id = j.id AND r.token = j.claim_token
+WHERE j.id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json))) AND r.duration IS NOT NULL;
+
 -- name: recent_errors
 -- The latest failed attempts, to be grouped, and whether their jobs are failed now.
 SELECT j.type, e.kind, left(e.message, 1000), e.created_at, e.job_id, j.status IN ('failed', 'quarantined')
@@ -977,9 +983,17 @@ GROUP BY type ORDER BY 3 DESC LIMIT 200;
 -- Changes whenever a transaction that has written something ends, in any database of the server.
 SELECT pg_current_snapshot()::text;
 
--- name: sleep
--- Somebody sleeps for the next seconds: inserts are to notify.
-SELECT setval('job_sleepers', extract(epoch FROM clock_timestamp())::bigint + :seconds::bigint);
+-- name: look
+-- The version once more, whether the server is read-only, the transactions that have written the rows of supervisors, our
+-- own, and how many seconds of notifications are left: a lease that is renewed is no news. With :seconds somebody sleeps:
+-- inserts are to notify for so long, unless others have seen to it for at least :least seconds.
+SELECT pg_current_snapshot()::text, current_setting('transaction_read_only') = 'on',
+       ARRAY(SELECT s.xmin::text::bigint FROM job_supervisors s),
+       CASE WHEN :seconds::bigint > 0 AND w.rest < :least::bigint
+            THEN setval('job_sleepers', w.now::bigint + :seconds::bigint) - w.now ELSE w.rest END,
+       pg_current_xact_id_if_assigned()::text::bigint & 4294967295
+FROM (SELECT t.now, last_value - t.now AS rest
+      FROM job_sleepers, (SELECT extract(epoch FROM clock_timestamp())::double precision AS now OFFSET 0) AS t OFFSET 0) AS w;
 
 -- name: watch
 -- Somebody waits for the end of a job: whatever is settled is to notify, and to be kept. Whoever may not say so can
@@ -990,7 +1004,8 @@ WHERE has_sequence_privilege('job_watchers', 'UPDATE');
 -- name: announce
 -- Changes of rows that are there already, to all who sleep or wait. Insertions and plain successes announce themselves.
 SELECT pg_notify('job_supervisor', '')
-WHERE greatest((SELECT last_value FROM job_sleepers), (SELECT last_value FROM job_watchers))
+WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+  AND greatest((SELECT last_value FROM job_sleepers), (SELECT last_value FROM job_watchers))
       > extract(epoch FROM clock_timestamp());
 
 -- name: listen
@@ -1013,11 +1028,10 @@ SELECT set_config('application_name', :session, false);
 SELECT current_setting('transaction_read_only') = 'on';
 
 -- name: tables
--- `jobs`, as the search path finds it, and those that are ours if they are in the same schema.
-SELECT 'jobs' WHERE to_regclass('jobs') IS NOT NULL
-UNION ALL
+-- `jobs`, as the search path finds it, and what has such a name in the same schema.
 SELECT m.relname::text FROM pg_class j JOIN pg_class m ON m.relnamespace = j.relnamespace
-WHERE j.oid = to_regclass('jobs') AND m.oid IN (to_regclass('job_meta'), to_regclass('job_limits'));
+WHERE j.oid = coalesce(to_regclass('jobs'), to_regclass('job_meta')) AND m.relname >= 'job' AND m.relname < 'jobt'
+  AND m.relkind <> 'i' AND pg_table_is_visible(m.oid);
 
 -- name: search_path
 -- Where new tables would be, and where they are looked for. NULL: no such schema exists, or may be used.
@@ -1085,12 +1099,13 @@ UPDATE jobs SET status = 'held', claim_token = claim_token + 1 WHERE type = :typ
 SELECT n FROM supervisor_admit_due_v1(:limit) AS seen, generate_series(1, seen) AS n WHERE :now::double precision > 0;
 
 -- name: next_due
-(SELECT 0::double precision FROM job_ends LIMIT 1)
-UNION ALL
-(SELECT opens_at FROM job_keys WHERE opens_at < 1e11 ORDER BY opens_at LIMIT 1)
-UNION ALL
-(SELECT scheduled_at FROM jobs WHERE status = 'held' AND hold = 'due' ORDER BY scheduled_at LIMIT 1)
-ORDER BY 1 LIMIT 1;
+SELECT least(
+    (SELECT 0::double precision FROM job_ends LIMIT 1),
+    (SELECT opens_at FROM job_keys WHERE opens_at < 1e11 ORDER BY opens_at LIMIT 1),
+    (SELECT scheduled_at FROM jobs WHERE status = 'held' AND hold = 'due' ORDER BY scheduled_at LIMIT 1)),
+  (SELECT expires_at FROM jobs
+   WHERE expires_at >= 0 AND expires_at < 1e11 AND expires_at IS NOT NULL AND status IN ('pending', 'held')
+   ORDER BY expires_at LIMIT 1);
 
 -- name: gate_heads
 -- The first job of each type, and of each key that seems to have room, that is held there.
@@ -1137,17 +1152,17 @@ WHERE id = ANY (ARRAY(
     AND scheduled_at > :now AND type = coalesce(CAST(:type AS text), type)
   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED));
 
+-- name: too_late
+SELECT id, claim_token FROM jobs
+WHERE expires_at BETWEEN 0 AND :now AND expires_at IS NOT NULL AND status IN ('pending', 'held') LIMIT :limit;
+
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,
   claim_token = claim_token + 1
 WHERE id = ANY (ARRAY(SELECT id FROM jobs
-                      WHERE expires_at BETWEEN 0 AND :now AND expires_at IS NOT NULL AND status IN ('pending', 'held')
-                      LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED));
-
--- name: next_expiry
-SELECT expires_at FROM jobs
-WHERE expires_at >= 0 AND expires_at < 1e11 AND expires_at IS NOT NULL AND status IN ('pending', 'held')
-ORDER BY expires_at LIMIT 1;
+                      WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)))
+                        AND expires_at <= :now AND status IN ('pending', 'held')
+                      FOR NO KEY UPDATE SKIP LOCKED));
 
 -- name: existing
 SELECT id FROM jobs WHERE id = ANY (ARRAY(SELECT value::bigint FROM json_array_elements_text(:ids::json)));

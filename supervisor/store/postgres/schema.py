@@ -99,7 +99,7 @@ def prepare(raw: Any, where: str, *, create: bool, migrate: Any) -> bool:
     transaction is rolled back.
     """
     rows = _fetching(raw)
-    if {row[0] for row in rows(QUERIES.tables)} == {"jobs"}:
+    if "jobs" in (names := {row[0] for row in rows(QUERIES.tables)}) and "job_meta" not in names:
         raise StoreError(
             f"this connection's search_path leads to a `jobs` table of another program; {_PATH.format(where)}"
         )

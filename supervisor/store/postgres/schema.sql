@@ -420,6 +420,11 @@ BEGIN
   END IF;
   IF again THEN
     NEW.status := 'held';
+  ELSIF TG_OP = 'INSERT' AND NEW.hold IS NULL AND NEW.status = 'running' THEN
+    IF NEW.concurrency_key IS NOT NULL OR EXISTS (SELECT 1 FROM job_limits l WHERE l.type = NEW.type) THEN
+      NEW.hold := '';
+      INSERT INTO job_ends (job_id, started) VALUES (NEW.id, true);
+    END IF;
   ELSIF (TG_OP = 'INSERT' AND NEW.hold IS NULL AND NEW.status IN ('pending', 'held'))
      OR (TG_OP = 'UPDATE' AND NEW.status = 'pending' AND NEW.hold IS NOT NULL AND OLD.status <> 'pending'
          AND (OLD.status <> 'held' OR NEW.hold <> '')) THEN
@@ -492,6 +497,26 @@ EXECUTE FUNCTION supervisor_hold_v1();
 CREATE TRIGGER jobs_hold_again BEFORE UPDATE OF status ON jobs FOR EACH ROW
 WHEN (NEW.hold IS NOT NULL OR NEW.followed IS NOT NULL OR NEW.batch IS NOT NULL OR NEW.waiting_key IS NOT NULL)
 EXECUTE FUNCTION supervisor_hold_v1();
+
+-- With another type or key it passes the gates that it has now, and may have left room at those that it had.
+CREATE FUNCTION supervisor_other_gates_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  IF coalesce(NEW.hold, NEW.concurrency_key) IS NOT NULL OR EXISTS (SELECT 1 FROM job_limits l WHERE l.type = NEW.type) THEN
+    INSERT INTO job_ends (type, key) VALUES (OLD.type, OLD.concurrency_key);
+    IF NEW.status = 'running' THEN
+      NEW.hold := '';
+    ELSE
+      NEW.status := 'held';
+      NEW.hold := 'due';
+      NEW.claim_token := NEW.claim_token + 1;
+    END IF;
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER jobs_other_gates BEFORE UPDATE OF type, concurrency_key ON jobs FOR EACH ROW
+WHEN (NEW.status IN ('held', 'pending', 'running') AND NEW.hold IS DISTINCT FROM 'after'
+      AND (NEW.type <> OLD.type OR NEW.concurrency_key IS DISTINCT FROM OLD.concurrency_key))
+EXECUTE FUNCTION supervisor_other_gates_v1();
 
 -- Those of these types that have more limits than a number for each key: all of their jobs pass one gate.
 CREATE FUNCTION supervisor_wide_v1(in_types text[]) RETURNS text[] LANGUAGE sql STABLE AS $$
@@ -694,7 +719,18 @@ CREATE TRIGGER ends_announce AFTER INSERT ON job_ends FOR EACH STATEMENT EXECUTE
 CREATE FUNCTION supervisor_ended_v1() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
   CASE TG_TABLE_NAME
-    WHEN 'job_after' THEN INSERT INTO job_ends (job_id) VALUES (NEW.after_id);
+    WHEN 'job_after' THEN
+      -- A program that adds a job after others, and none after it, pays for one look.
+      IF NEW.after_id = NEW.job_id
+         OR (EXISTS (SELECT 1 FROM job_after a WHERE a.after_id = NEW.job_id)
+             AND EXISTS (SELECT 1 FROM job_after a WHERE a.job_id = NEW.after_id)
+             AND NEW.after_id IN (
+               WITH RECURSIVE later (id) AS (
+                 SELECT NEW.job_id UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id)
+               SELECT id FROM later LIMIT 1000)) THEN
+        RAISE integrity_constraint_violation USING MESSAGE = 'a job would wait for itself, by a circle in job_after';
+      END IF;
+      INSERT INTO job_ends (job_id) VALUES (NEW.after_id);
     WHEN 'jobs' THEN
       INSERT INTO job_ends (batch, type, key) VALUES (OLD.batch, OLD.type, OLD.concurrency_key);
       INSERT INTO job_ends (job_id, deleted)
@@ -786,8 +822,10 @@ BEGIN
       WITH changed AS (
         UPDATE jobs SET status = 'held', hold = 'after', completed_at = NULL, last_error = NULL, claim_token = claim_token + 1
         WHERE id = ANY (locked) AND ((status = 'cancelled' AND hold = 'after') OR (status IN ('held', 'pending') AND hold <> 'after'))
-        RETURNING id)
-      SELECT coalesce(array_agg(c.id), '{}') INTO wave FROM changed c;
+        RETURNING id, type, concurrency_key)
+      SELECT coalesce(array_agg(c.id), '{}'), settled.types || coalesce(array_agg(c.type) FILTER (WHERE in_charged IS NULL), '{}'),
+             settled.keys || coalesce(array_agg(c.concurrency_key) FILTER (WHERE in_charged IS NULL), '{}')
+      INTO wave, settled.types, settled.keys FROM changed c; -- they leave their places
       UPDATE jobs SET last_error = format('cancelled: job %s has its unique key', t.twin)
       FROM (SELECT j.id, o.id AS twin FROM job_after a JOIN jobs j ON j.id = a.job_id
               JOIN jobs o ON o.type = j.type AND o.unique_key = j.unique_key AND o.unique_key IS NOT NULL
@@ -1148,7 +1186,7 @@ END $$;
 -- Settle plain successes and claim the next jobs, in one round trip. `others` have been settled before, in the same
 -- transaction, and something follows from that; `charged` are those of them whose attempt counts. Not one statement: its parts would share a
 -- snapshot, and the claim would not see what the settlement has inserted or freed.
--- Returns the jobs whose claim was lost (lost is true), then the new claims, best first; and perhaps a last row, in which
+-- Returns the jobs whose claim was lost (lost is true), then the new claims, in no order; and perhaps a last row, in which
 -- `lost` is NULL: without `id`, the worker is not registered; with it, so many entries of the index were walked, more
 -- than `most`. With positions it looks from there, and returns the group of each claim too.
 -- A worker that is registered claims only while it is, which is decided here, after a lock: behind a pooler, a claim of
@@ -1205,8 +1243,8 @@ BEGIN
     IF cardinality(settled) < cardinality(ids) THEN
       WITH ended AS (
         UPDATE jobs SET
-          status = 'done', result = results[width_bucket(jobs.id, ids)],
-          progress = progresses[width_bucket(jobs.id, ids)], progress_text = NULL,
+          status = 'done', result = CASE WHEN results IS NOT NULL THEN results[width_bucket(jobs.id, ids)] END,
+          progress = CASE WHEN progresses IS NOT NULL THEN progresses[width_bucket(jobs.id, ids)] END, progress_text = NULL,
           started_at = starts[width_bucket(jobs.id, ids)], completed_at = at, updated_at = at,
           locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, last_error = NULL
         WHERE jobs.id = ANY (ids) AND jobs.status = held AND jobs.locked_by = by_owner
@@ -1304,17 +1342,13 @@ BEGIN
         started := started || ARRAY(SELECT j.id FROM jobs j WHERE j.ctid = ANY (picked) AND j.type = ANY (rated));
       END IF;
       RETURN QUERY
-      WITH claimed AS (
-        UPDATE jobs SET
-          status = 'running', locked_by = by_owner, locked_at = at, lock_expires_at = until,
-          claim_token = greatest(jobs.claim_token, token_floor) + 1, attempts = jobs.attempts + 1,
-          started_at = at, updated_at = at
-        WHERE jobs.ctid = ANY (picked)
-        RETURNING jobs.id, jobs.claim_token, jobs.type, jobs.payload, jobs.attempts, jobs.max_attempts, jobs.crashes,
-                  jobs.scheduled_at, jobs.requires)
-      SELECT c.id, c.claim_token, c.type, c.payload, c.attempts, c.max_attempts, c.crashes, c.scheduled_at, false,
-             CASE WHEN in_types IS NOT NULL THEN c.requires END, tier.priority
-      FROM claimed c ORDER BY c.scheduled_at, c.id;
+      UPDATE jobs SET
+        status = 'running', locked_by = by_owner, locked_at = at, lock_expires_at = until,
+        claim_token = greatest(jobs.claim_token, token_floor) + 1, attempts = jobs.attempts + 1,
+        started_at = at, updated_at = at
+      WHERE jobs.ctid = ANY (picked)
+      RETURNING jobs.id, jobs.claim_token, jobs.type, jobs.payload, jobs.attempts, jobs.max_attempts, jobs.crashes,
+                jobs.scheduled_at, false, CASE WHEN in_types IS NOT NULL THEN jobs.requires END, tier.priority;
       GET DIAGNOSTICS changed = ROW_COUNT;
       IF changed = 0 THEN
         RAISE EXCEPTION 'a trigger ignores the change';

@@ -46,14 +46,14 @@ _MOST = 10_000  # due jobs of a type counted for the history
 class Backlog(Concern):
     """What waits to be run, for which pools, and which files are kept for it."""
 
-    def any_due(self, wanted: JobSelector, now: float) -> bool:
-        """A cheap check that finds most due jobs: False does not mean that there are none.
+    def any_due(self, wanted: JobSelector, now: float) -> bool | None:
+        """A cheap check that finds most due jobs. False: none of these types is unfinished; None: ask `depth`.
 
-        Looks for jobs of the default priority, or the lowest that is wanted, without requirements. A fifth of what
-        `depth` costs.
+        Looks for jobs of the default priority, or the lowest that is wanted, without requirements.
         """
-        priority, first = at_least(0, wanted.min_priority), self._queries.claim_first
-        return any(self._connection.row(first, (type_, priority, now)) is not None for type_ in wanted.types[:2])
+        priority = at_least(0, wanted.min_priority)
+        rows = [self._connection.row(self._queries.any_due, (type_, priority, now)) for type_ in wanted.types[:2]]
+        return True if (1,) in rows else False if rows == [(0,)] * len(wanted.types) else None
 
     def depth(self, wanted: JobSelector, now: float, limit: int) -> Depth:
         """Due jobs that are wanted, counted up to `limit`. Costs a seek for each group."""

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from supervisor.domain.errors import BatchNotFound
 from supervisor.domain.job import Status
+from supervisor.domain.values import LAST_ID
 from supervisor.store.sql.connection import Concern, Queries, Row
 from supervisor.store.sql.jobs import status_of
 
-_MOST = 50  # batches that are listed
+MOST_BATCHES = 50  # batches that are listed
 
 
 class BatchView(NamedTuple):
@@ -77,9 +78,10 @@ class Batches(Concern):
             raise BatchNotFound(batch)
         return self._view(row)
 
-    def unfinished(self) -> list[BatchView]:
-        """The latest that have not ended."""
-        return [self._view(row) for row in self._connection.rows(self._queries.unfinished_batches, {"limit": _MOST})]
+    def latest(self, before: int = LAST_ID, *, ended: bool = False) -> list[BatchView]:
+        """MOST_BATCHES at most, of those that have not ended, or of all."""
+        which = {"before": before, "ended": int(ended), "limit": MOST_BATCHES}
+        return [self._view(row) for row in self._connection.rows(self._queries.batches, which)]
 
     def _view(self, row: Row) -> BatchView:
         number, on_done, closed, callback, created_at, ended_at = row

@@ -14,7 +14,8 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from importlib import resources
+from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -48,7 +49,7 @@ def of_engine(package: str) -> Queries:
 
 def load(package: str, filename: str = "queries.sql") -> Queries:
     """Read the statements of `filename` inside `package`. Comments are dropped: SQLite caches by text."""
-    text = resources.files(package).joinpath(filename).read_text(encoding="utf-8")
+    text = Path(str(import_module(package).__file__)).parent.joinpath(filename).read_text(encoding="utf-8")
     parts = _NAME.split(text)
     names, bodies = parts[1::2], parts[2::2]
     if len(set(names)) != len(names):

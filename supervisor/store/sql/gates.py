@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from supervisor.domain.limits import Limits
-from supervisor.store.sql.connection import Concern, RowRefused
+from supervisor.store.sql.connection import Concern, Row, RowRefused, Transaction, change_each, quarantine
 
 _SLICE = 500  # rows in one transaction
 
@@ -112,8 +112,18 @@ class Gates(Concern):
         return passed + sum(self._connection.apply(statement, which) for statement in known if statement)
 
     def cancel_expired(self, now: float) -> int:
-        """Cancel jobs that have not started before they expired; returns how many, at most one slice."""
-        return self._connection.apply(self._queries.cancel_expired, {"now": now, "limit": _SLICE})
+        """Cancel jobs that have not started before they expired; returns how many have ended, at most one slice."""
+
+        def cancel(raw: Transaction, jobs: Sequence[Row]) -> int:
+            ids = json.dumps([job for job, _ in jobs])
+            return raw.execute(self._queries.cancel_expired, {"ids": ids, "now": now}).rowcount
+
+        found = self._connection.rows(self._queries.too_late, {"now": now, "limit": _SLICE})
+        ended, refused = change_each(self._connection, found, cancel) if found else (0, [])
+        ended += sum(quarantine(self._connection, job, why, now, token=token) for (job, token), why in refused)
+        if refused and not ended:
+            raise RowRefused(f"job {refused[0][0][0]} has expired, and cannot be changed: {refused[0][1]}")
+        return ended
 
     def count_from(self, now: float) -> None:
         """The clock was set back: rates count from now, and pauses are over."""
@@ -123,9 +133,8 @@ class Gates(Concern):
 
     def next_due(self) -> tuple[float, float]:
         """When the time of the next held job comes, and when the next job expires."""
-        rows = (self._connection.row(query) for query in (self._queries.next_due, self._queries.next_expiry))
-        due, expires = (inf if row is None else float(row[0]) for row in rows)
-        return due, expires
+        due, expires = self._connection.row(self._queries.next_due) or (None, None)
+        return inf if due is None else float(due), inf if expires is None else float(expires)
 
     def sweep(self, now: float, bound: float = inf) -> tuple[int, bool]:
         """Try the first jobs of every gate again, as long as one is admitted: rows may have been deleted by hand, or

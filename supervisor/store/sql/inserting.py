@@ -33,7 +33,8 @@ class Inserting:
         """A job that is not new is the one with its key. Raises DuplicateJob if it is to, and Conflict if anything else
         keeps it out; InvalidJob for an unknown batch, or job to wait for.
         """
-        require_batches(self._queries, raw, [job])
+        if job.extra:
+            require_batches(self._queries, raw, [job])
         lock = self._queries.statements.get("lock_key") if "unique_for" in job.extra else None
         for _ in range(_TRIES):
             # Looked for first: an INSERT of a duplicate uses up an id, and the commit would write that.

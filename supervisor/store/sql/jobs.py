@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from supervisor.domain.job import UNFINISHED, UNKNOWN, Attempt, Held, Job, JobEvent, Run, Status, decoded, shown
@@ -132,9 +132,8 @@ class Jobs(Concern):
 
     def predecessors(self, job_id: int) -> list[int]:
         """The jobs whose end it waits for, or that have failed before it: the first thousand."""
-        return [
-            each for (each,) in self._connection.rows(self._queries.predecessors, {"id": job_id, "limit": _COUNTED})
-        ]
+        rows = self._connection.rows(self._queries.predecessors, {"id": job_id, "limit": _COUNTED})
+        return [each for (each,) in rows]
 
     def _limited(self, found: Held, about: dict[str, Any]) -> Held:
         """With the limits of the gate `found`."""
@@ -169,6 +168,10 @@ class Jobs(Concern):
     def runs(self, job_id: int) -> list[Run]:
         """Its recorded runs, in order."""
         return [Run(*row) for row in self._connection.rows(self._queries.job_runs, {"id": job_id})]
+
+    def durations(self, ids: Sequence[int]) -> dict[int, float]:
+        """How many seconds the latest run of each of these jobs took, if it was recorded."""
+        return dict(self._connection.rows(self._queries.durations, {"ids": json.dumps(ids)}))
 
     def latest_runs(self, after: int | None, limit: int) -> list[RecordedRun]:
         """The latest recorded runs of all jobs, in the order in which they were recorded: those after the one with
@@ -206,9 +209,8 @@ class Jobs(Concern):
         found in a bounded time; if there may be more, `next` is the id below which they are.
         """
         found, floor = self.some_ids(which, before=before, limit=_ARRANGED, patience=PATIENCE)
-        ids = [
-            row[0] for row in self._connection.rows(self._queries.arrange, {"ids": json.dumps(found), "by": by.value})
-        ]
+        rows = self._connection.rows(self._queries.arrange, {"ids": json.dumps(found), "by": by.value})
+        ids = [row[0] for row in rows]
         wanted = (ids[::-1] if descending else ids)[:limit]
         place = {job_id: index for index, job_id in enumerate(wanted)}
         return Page(sorted(_jobs(self._connection, wanted), key=lambda job: place[job.id]), floor)

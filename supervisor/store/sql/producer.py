@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence, Set
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.domain.errors import Conflict, InvalidJob, QueueFull, WriteFailed
 from supervisor.domain.job import Job, JobEvent, NewJob, NewJobs
@@ -14,7 +14,9 @@ from supervisor.store.sql.batches import close_batch, open_batch
 from supervisor.store.sql.connection import Connection, Queries, RowRefused, Transaction
 from supervisor.store.sql.inserting import Put, in_order_of_keys, in_places
 from supervisor.store.sql.jobs import event_of, job_of
-from supervisor.store.sql.stores import Operations
+
+if TYPE_CHECKING:
+    from supervisor.store.sql.stores import Operations
 
 _LOOK_EVERY = 0.5  # seconds
 
@@ -205,7 +207,8 @@ class TransactionalInsert:
     vendor: str  # as Django calls the engine
     driver: type  # of its connections
     awaited_kinds: Set[str]  # connections of asynchronous drivers
-    takes: str  # in words
+    database: str  # in words, like what it takes
+    takes: str
     takes_awaited: str
     queries: Queries
 
@@ -278,7 +281,7 @@ class TransactionalInsert:
             problem = f"a {kind} is asynchronous; use AsyncQueue, or its run_sync if it has one"
         else:
             takes = self.takes_awaited if asynchronous else self.takes
-            problem = f"a {kind} is none that can be used here; give {takes}"
+            problem = f"this {kind} is no connection to {self.database}; pass {takes}"
         return InvalidJob("connection", problem)
 
     # What an engine does in its own way, on its driver's connection

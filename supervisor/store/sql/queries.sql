@@ -314,9 +314,9 @@ UPDATE job_batches SET closed = 1 WHERE id = :id RETURNING id;
 -- name: batch
 SELECT id, type, closed, callback, created_at, ended_at FROM job_batches WHERE id = :id;
 
--- name: unfinished_batches
-SELECT id, type, closed, callback, created_at, ended_at FROM job_batches WHERE ended_at IS NULL
-ORDER BY id DESC LIMIT :limit;
+-- name: batches
+SELECT id, type, closed, callback, created_at, ended_at FROM job_batches
+WHERE id < :before AND (ended_at IS NULL OR :ended = 1) ORDER BY id DESC LIMIT :limit;
 
 -- name: batch_counts
 SELECT status, count(*) FROM jobs WHERE batch = :id GROUP BY status;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeVar
 
@@ -41,8 +40,7 @@ class WorkerRecord(NamedTuple):
     pid_started: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GoneView:
+class GoneView(NamedTuple):
     """A host whose last supervisor has gone: its pid, when that was noticed (Unix seconds), and whether it had stopped
     by itself; otherwise it died, or was cut off.
     """
@@ -91,7 +89,7 @@ class Registry(Concern):
             for key, value in raw.execute(self._queries.gone).fetchall():
                 if (one := _gone(key, value)) is not None and one.at < now - _DAY:
                     raw.execute(self._queries.delete_meta, {"key": key})
-        self._ownership.remove_files(supervisor, (other.id for other in self.supervisors()))
+        self._ownership.remove_files(supervisor, (row[0] for row in self._connection.rows(self._queries.supervisors)))
 
     def owner_lives(self, supervisor: SupervisorRecord) -> bool | None:
         """Whether its process is running or, on another host, has a lease; None if this machine cannot tell."""

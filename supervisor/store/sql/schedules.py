@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.domain.job import NewJob, Status, shown
 from supervisor.domain.values import known_time
@@ -20,8 +19,7 @@ _ID = re.compile("[0-9]{1,18}")
 _FULL = 200  # characters of ids
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """A schedule's row: when it fires next, when it last did and by which job, and what it enqueues.
 
     Without a `type` it is not known what it enqueues. While it is paused, `next_at` stays as it was. `definition` are
@@ -65,7 +63,7 @@ class Schedules(Concern):
         said = ("timing", "type", "payload", "priority", "expect_within", "definition")
         known = found is not None and found.next_at  # a stranger may have written what is no time
         if not known or any(getattr(found, one) != getattr(wanted, one) for one in said):
-            self._connection.apply(self._queries.plan, asdict(wanted) | {"before": None})
+            self._connection.apply(self._queries.plan, wanted._asdict() | {"before": None})
             found = self.one(name)
         return found or wanted
 
@@ -73,7 +71,7 @@ class Schedules(Concern):
         """Make one at run time: a new one, or in the place of one with the definition `before`, which is empty for a
         configuration's. Returns whether it was so.
         """
-        return self._tell(self._queries.plan, asdict(wanted) | {"before": before}, now)
+        return self._tell(self._queries.plan, wanted._asdict() | {"before": before}, now)
 
     def remove(self, name: str, before: str, now: float) -> bool:
         """Delete one that has this definition. Returns whether it was so."""
@@ -159,7 +157,7 @@ def _read(row: Sequence[Any]) -> Planned:
     paused_at = None if found.paused_at is None else known_time(found.paused_at) or 0.0
     others = ("last_at", "expect_within", "expected_from")
     times: dict[str, Any] = {name: known_time(getattr(found, name)) for name in others}
-    return replace(found, next_at=known_time(found.next_at) or 0.0, paused_at=paused_at, **times)
+    return found._replace(next_at=known_time(found.next_at) or 0.0, paused_at=paused_at, **times)
 
 
 class AlertStore(Concern):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -34,18 +34,16 @@ class ErrorGroup:
     last_job: int
 
 
-@dataclass(frozen=True, slots=True)
-class TypeSpeed:
+class TypeSpeed(NamedTuple):
     """How long the latest done jobs of a type took, in seconds."""
 
     type: str
-    count: int
+    jobs: int
     mean: float
     longest: float
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
+class TableView(NamedTuple):
     """One of our tables, as far as the server's statistics know."""
 
     name: str
@@ -53,8 +51,7 @@ class TableView:
     dead: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeeperView:
+class KeeperView(NamedTuple):
     """What keeps dead rows from being removed: a transaction, a prepared one, or a replication slot. `seconds` is its
     age, None if that is not known; `transactions` is how many have begun since.
     """
@@ -69,8 +66,7 @@ class KeeperView:
         return self.transactions > _MANY_XIDS if self.seconds is None else self.seconds > _OLD
 
 
-@dataclass(frozen=True, slots=True)
-class ServerView:
+class ServerView(NamedTuple):
     """A database server. `time` is its clock (Unix seconds), `max_connections` what is left for ordinary users;
     `notifications` the part of their queue that is in use, 1 being all; `keepers` what keeps dead rows, as far as we
     see it, and `sees_all` whether we may see the transactions of other users. `pooled`: a pooler stands before it.
@@ -86,7 +82,7 @@ class ServerView:
     tables: list[TableView]
     keepers: list[KeeperView]
     pooled: bool = False
-    powerless: list[str] = field(default_factory=list)
+    powerless: Sequence[str] = ()
 
 
 class Anomalies(NamedTuple):
@@ -134,12 +130,12 @@ class Statistics(Concern):
             (shown(row[0]), row[1]) for row in self._connection.rows(self._queries.failures_by_type, {"since": since})
         ]
 
-    def error_groups(self, since: float, limit: int) -> list[ErrorGroup]:
+    def error_groups(self, since: float, limit: int, rows: int = _ROWS) -> list[ErrorGroup]:
         """Failed attempts since then, the most frequent first and of equally frequent ones the latest; only the latest
-        10,000 are considered.
+        `rows` are considered.
         """
         alike_of: dict[tuple[str, str, str], list[tuple[str, float, int, bool]]] = {}
-        which = {"since": since, "rows": _ROWS}
+        which = {"since": since, "rows": rows}
         for type_, kind, stored, at, job, standing in self._connection.rows(self._queries.recent_errors, which):
             message = shown(stored)
             key = shown(type_), shown(kind), fingerprint(message)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.domain.errors import StoreError
 from supervisor.store.base import AdoptOptions, AdoptReport, Database, Engine, RestoreReport
-from supervisor.store.moving import MoveEnd
-from supervisor.store.sql.stores import Operations
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.changes import SqliteChanges, SqliteSettled
-from supervisor.store.sqlite.claims import SqliteClaims
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT
 from supervisor.store.sqlite.files import DatabaseFiles
-from supervisor.store.sqlite.maintenance import SqliteMaintenance, ownership, registry
-from supervisor.store.sqlite.maintenance import operations as operations_on
-from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert
+from supervisor.store.sqlite.producer import SqliteProducer, SqliteTransactionalInsert, ownership, registry
+from supervisor.store.sqlite.producer import operations as operations_on
 from supervisor.system import settled_notice
+
+if TYPE_CHECKING:
+    from supervisor.store.base import Claims, MaintenanceStore, MoveEnd, Operations
 
 __all__ = ["SqliteEngine"]
 
@@ -40,6 +40,9 @@ class SqliteEngine(Engine):
         self.ownership = ownership(self._files)
         self.transactional = SqliteTransactionalInsert(self._files, self.database.migrate)
 
+    def preload(self) -> None:
+        from supervisor.store.sqlite import claims, maintenance  # noqa: F401
+
     def producer(self, patience: float | None = None, *, create: bool = True) -> SqliteProducer:
         connection = Connection(self._files, synchronous="FULL", checkpoints=True, create=create, any_thread=True)
         try:
@@ -50,11 +53,15 @@ class SqliteEngine(Engine):
             raise
         return SqliteProducer(connection, self.transactional)
 
-    def claims(self, *, keep_done: bool = True) -> SqliteClaims:
+    def claims(self, *, keep_done: bool = True) -> Claims:
         """What has succeeded is always kept until it is pruned: an id that was deleted may be given again."""
+        from supervisor.store.sqlite.claims import SqliteClaims
+
         return SqliteClaims(Connection(self._files, synchronous="NORMAL", any_thread=True))
 
-    def maintenance(self) -> SqliteMaintenance:
+    def maintenance(self) -> MaintenanceStore:
+        from supervisor.store.sqlite.maintenance import SqliteMaintenance
+
         return SqliteMaintenance(self._files)
 
     def operations(self) -> Operations:

@@ -83,11 +83,12 @@ class SqliteClaims(Claims):
         for group, count in plain:
             _insist_on(count, raw.execute(QUERIES.settle_plain, group))
         for s in settlements:  # runs that are recorded are written last
-            if s.simple and s.usage is not None and s.job_id not in lost:
+            if s.usage is not None and s.simple and s.job_id not in lost:
                 record_run(self._connection, raw, s, mark["now"], self._worker)
-        for s in settlements:
-            if not s.simple and not settle(self._connection, raw, mark["owner"], s, mark["now"], self._worker):
-                lost.append(s.job_id)
+        if len(simple) + sum(count for _, count in plain) < len(settlements):
+            for s in settlements:
+                if not s.simple and not settle(self._connection, raw, mark["owner"], s, mark["now"], self._worker):
+                    lost.append(s.job_id)
         return lost
 
     def _due(self, wanted: JobSelector, now: float) -> list[Row]:
@@ -166,7 +167,7 @@ def _prepared(
         if len(rows) == 1:
             simple += rows
         else:
-            started = json.dumps({row[_ID]: row[_STARTED] for row in rows})
+            started = json.dumps({row[_ID]: row[_STARTED] and round(row[_STARTED] * 1e6) for row in rows})
             plain.append(({"started": started, "now": now, "owner": owner, "token": token}, len(rows)))
     return simple, plain
 

@@ -20,14 +20,8 @@ from supervisor.domain.job import covers, next_candidate
 from supervisor.store.sql import connection as sql
 from supervisor.store.sql.connection import FORKS, RowRefused
 from supervisor.store.sql.connection import Row as Row
-from supervisor.store.sqlite.driver_errors import (
-    BUSY_TIMEOUT,
-    is_busy,
-    is_general,
-    may_be_a_rows_fault,
-    translated,
-)
-from supervisor.store.sqlite.files import DatabaseFiles
+from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_busy, is_general, may_be_a_rows_fault, translated
+from supervisor.store.sqlite.files import DatabaseFiles, uri
 from supervisor.store.sqlite.inserting import QUERIES as QUERIES
 from supervisor.store.sqlite.inserting import gates, insert_new
 from supervisor.store.sqlite.writelock import PATIENCE, WriteLock
@@ -73,11 +67,7 @@ class Connection(sql.Connection):
         try:
             self._raw.create_function("covers", 2, _covers, deterministic=True)
             self._raw.create_function("next_kind", 2, _next_kind, deterministic=True)
-            for pragma in (
-                f"synchronous = {synchronous}",
-                "foreign_keys = ON",
-                "temp_store = MEMORY",
-            ):
+            for pragma in (f"synchronous = {synchronous}", "foreign_keys = ON", "temp_store = MEMORY"):
                 self._raw.execute(f"PRAGMA {pragma}")
             self.checkpoint_itself(checkpoints)
             self._lock = WriteLock(files)
@@ -104,7 +94,7 @@ class Connection(sql.Connection):
         )  # before: one that is replaced meanwhile is another one
         try:
             raw = sqlite3.connect(
-                f"{self.files.database.as_uri()}?mode=rw",
+                uri(self.files.database, "rw"),
                 uri=True,
                 timeout=BUSY_TIMEOUT,
                 isolation_level=None,
@@ -128,6 +118,7 @@ class Connection(sql.Connection):
 
         def switch() -> None:
             if raw.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                raw.execute("PRAGMA auto_vacuum = INCREMENTAL")  # for a file that is made now; others stay as they are
                 raw.execute("PRAGMA journal_mode = WAL").fetchone()
 
         self.insisting(switch, pause=0.005)
@@ -209,7 +200,7 @@ class Connection(sql.Connection):
                 return run()
             except sqlite3.Error as error:
                 if not is_busy(error) or time.monotonic() > deadline:
-                    raise translated(error, self.files.database) from None
+                    raise translated(error, self.files.database, producer=self.polls > 0) from None
             time.sleep(pause)  # SQLite has usually waited; not for a deadlock
 
     def write(self) -> Transaction:
@@ -217,14 +208,9 @@ class Connection(sql.Connection):
         return self._transaction
 
     def pass_gates(self) -> int:
-        with suppress(RowRefused), self._transaction:
-            return self._transaction.pass_gates(-1)
-        # A rule of the application has rolled back everything: the first one alone, or without what it leads to.
-        for statement, values in ((QUERIES.pass_gates, {"limit": 1}), (QUERIES.drop_move, {})):
-            with suppress(RowRefused), self._transaction as raw:
-                moves = raw.execute(statement, values).rowcount
-                self._transaction.pass_gates(raw.total_changes)  # no others now
-                return moves
+        for limit in (_SLICE, 1, 0):  # fewer if a rule of the application has rolled back everything
+            with suppress(RowRefused), self._transaction:
+                return self._transaction.pass_gates(-1, limit)
         return 0
 
     @contextmanager
@@ -288,26 +274,28 @@ class Transaction:
         self._counted = raw.total_changes
         return raw
 
-    def pass_gates(self, changed: int) -> int:
-        """If triggers have noted moves, since more than `changed` rows have changed, let jobs pass the gates.
+    def pass_gates(self, changed: int, limit: int = _SLICE) -> int:
+        """If triggers have noted moves, since more than `changed` rows have changed, let jobs pass the gates: after so
+        many moves at a time; with 1 only after the first, with 0 without what that leads to.
 
         Returns how many moves.
         """
-        raw, passed = self._raw, 0
+        raw, passed, alone = self._raw, 0, limit <= 1
         if (ours := raw.total_changes - self._counted) > changed:
             self._make_gates(raw)
-            limit, until = _SLICE, time.monotonic() + _LONGEST
+            until = time.monotonic() + _LONGEST
             while passed < max(_SLICE, ours) or time.monotonic() < until:
-                try:
-                    if (moves := raw.execute(QUERIES.pass_gates, {"limit": limit}).rowcount) < 1:
-                        break
-                    passed += moves
+                try:  # what is refused alone would be for ever; a sweep tries again what it was about
+                    moves = raw.execute(QUERIES.pass_gates if limit else QUERIES.drop_move, {"limit": limit}).rowcount
                 except sqlite3.IntegrityError:
-                    if not raw.in_transaction:
+                    if alone or not limit or not raw.in_transaction:
                         raise
-                    if limit == 1:  # it would be refused for ever; a sweep tries again what it was about
-                        passed += raw.execute(QUERIES.drop_move).rowcount
-                    limit = 1
+                    limit = int(limit > 1)
+                    continue
+                passed += moves
+                if alone or moves < 1:
+                    break
+                limit = limit or 1
         self._counted = raw.total_changes
         return passed
 

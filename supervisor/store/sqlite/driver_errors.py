@@ -59,11 +59,12 @@ def is_general(error: BaseException) -> bool:
     return result_code(error) == sqlite3.SQLITE_ERROR
 
 
-def translated(error: sqlite3.Error, path: object) -> StoreError:
+def translated(error: sqlite3.Error, path: object, producer: bool = False) -> StoreError:
     """The exception for our callers, with a readable message."""
     text, code = str(error), result_code(error)
     if code in _IN_THE_WAY:
-        return StoreBusy(f"{path}: timed out while another transaction held the write lock")
+        ours = "; if it is a transaction of this thread or request, pass connection=" if producer else ""
+        return StoreBusy(f"{path}: timed out while another transaction held the write lock{ours}")
     hint = _HINTS.get(code)
     if code == sqlite3.SQLITE_IOERR and _is_full(path):
         hint = f"the disk is full: {os.strerror(errno.ENOSPC)}"

@@ -7,10 +7,16 @@ import stat
 import time
 from itertools import chain, count
 from pathlib import Path
+from urllib.parse import quote
 
 from supervisor.domain.errors import NoTables, StoreError, StoreGone
 from supervisor.store.ownership import LockFolder
 from supervisor.system.files import owner_of
+
+
+def uri(path: Path, mode: str) -> str:
+    """For SQLite. `Path.as_uri` loads urllib.request, with HTTP and TLS, from Python 3.14 on."""
+    return f"file://{quote(os.fsencode(path))}?mode={mode}"
 
 
 class DatabaseFiles(LockFolder):
@@ -22,10 +28,10 @@ class DatabaseFiles(LockFolder):
         super().__init__(self.database.with_name(self.database.name + "-supervisor"))
         self.pinned: tuple[int, int] | None = None  # the only file to accept, if it must be a certain one
 
-    def identity(self) -> tuple[int, int] | None:
+    def identity(self, suffix: str = "") -> tuple[int, int] | None:
         """Device and inode of the file that has the database's name now; None if there is none. Costs a microsecond."""
         try:
-            found = os.stat(self._name)  # noqa: PTH116 - no Path per write
+            found = os.stat(self._name + suffix)  # noqa: PTH116 - no Path per write
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -95,6 +101,9 @@ class DatabaseFiles(LockFolder):
             mode = model.st_mode & 0o666
             if folder:
                 mode |= (mode & 0o444) >> 2  # readers may enter
+            if not hasattr(os, "O_PATH"):  # a system on which one develops, and is alone
+                path.chmod(mode)
+                return
             # A descriptor that follows no link, and that drops no locks when it is closed.
             descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:

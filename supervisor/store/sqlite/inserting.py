@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import time
 from collections.abc import Iterable
@@ -12,7 +13,11 @@ from supervisor.domain.job import AlikeJobs, NewJob, NewJobs, unix_time
 from supervisor.store.sql.connection import Queries, load, of_engine, with_parts
 from supervisor.store.sql.inserting import Inserting, require_batches
 
-QUERIES: Queries = of_engine("supervisor.store.sqlite")
+# With a bare parameter as LIMIT, SQLite 3.53 compiles the statement again, triggers included, for each execution.
+_LIMIT = re.compile(r"LIMIT\s+(?=:)")
+QUERIES = Queries(
+    {name: _LIMIT.sub("LIMIT +", sql) for name, sql in of_engine("supervisor.store.sqlite").statements.items()}
+)
 
 _LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL
 
@@ -103,9 +108,9 @@ def _insert_alike(cursor: sqlite3.Cursor, jobs: AlikeJobs, now: float) -> list[i
         for payloads in jobs.payloads:
             cursor.execute(*_statement(QUERIES.insert_alike, job._replace(payload=payloads), now))
         [(last,)] = cursor.execute("SELECT last_insert_rowid()")
-        ids = range(last - jobs.count + 1, last + 1)
+        ids = range(last - jobs.total + 1, last + 1)
         [(there,)] = cursor.execute(QUERIES.inserted_at, (ids[0], last, now))
-        if there == jobs.count:
+        if there == jobs.total:
             return list(ids)
         raw.execute("ROLLBACK TO jobs_alike")
     except sqlite3.IntegrityError:  # inserting them one by one shows which

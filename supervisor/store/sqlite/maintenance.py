@@ -1,40 +1,16 @@
-"""What the maintainer and operators work with, and SQLite's own duties: its file, its log, its one writer at a time."""
+"""What the maintainer works with, and SQLite's own duties: its file, its log, its one writer at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from supervisor.domain.duty import Duty, Needs, Result
-from supervisor.store.ownership import Ownership
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
-from supervisor.store.sql.registry import Registry
-from supervisor.store.sql.statistics import Statistics
-from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore, Operations
+from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.files import DatabaseFiles
-from supervisor.store.sqlite.writelock import WriterWatch
-
-
-def ownership(files: DatabaseFiles) -> Ownership:
-    return Ownership(files, partial(WriterWatch, files))  # it is pickled with the engine
-
-
-def registry(connection: Connection) -> Registry:
-    return Registry(connection, ownership(connection.files))
-
-
-def supervised(connection: Connection) -> bool:
-    """Whether any supervisor of this database is alive: then checkpoints are its maintainer's."""
-    known = registry(connection)
-    return any(known.owner_lives(record) for record in known.supervisors())
-
-
-def operations(connection: Connection) -> Operations:
-    """The connection should commit with synchronous=FULL."""
-    connection.checkpoint_itself(not supervised(connection))
-    return Operations(connection, registry(connection), Statistics(connection, connection.files.log_size))
+from supervisor.store.sqlite.producer import registry
 
 
 class SqliteMaintenance(MaintenanceStore):
@@ -47,7 +23,7 @@ class SqliteMaintenance(MaintenanceStore):
     def duties(self, log: EventLog) -> Sequence[Duty]:
         connection = self._connection
         check = DatabaseCheck("database file", connection.check)
-        return check, ForeignWriterMonitor(connection), Checkpointer(connection, log)
+        return check, ForeignWriterMonitor(connection), FreePages(connection), Checkpointer(connection, log)
 
     def flush(self) -> None:
         checkpoint(self._connection)
@@ -56,6 +32,9 @@ class SqliteMaintenance(MaintenanceStore):
 ALARM = 256 << 20  # bytes of log: a reader must have been holding a snapshot for minutes
 _WORTHWHILE = 4 << 20  # bytes
 _LARGE = 64 << 20  # bytes: a log file that has grown beyond this is truncated
+_INCREMENTAL = 2  # of PRAGMA auto_vacuum: of a file that we have made
+_KEPT = 4096  # free pages that a file may have, 16 MiB
+_AT_ONCE = 500  # pages, some milliseconds
 
 
 class ForeignWriterMonitor(Duty):
@@ -63,7 +42,7 @@ class ForeignWriterMonitor(Duty):
 
     name = "foreign writers"
     every = 60.0  # seconds, when nothing changes
-    rest = 0.1
+    rest = 0.6
     quiet = True
 
     def __init__(self, connection: Connection) -> None:
@@ -77,6 +56,28 @@ class ForeignWriterMonitor(Duty):
             self._connection.yield_to_others()
         self._inserted = inserted
         return Result(int(writing))
+
+
+class FreePages(Duty):
+    """Gives the file system back what pruning has left free beyond a quarter of the file, a few pages at a time."""
+
+    name = "free pages"
+    every = 60.0
+    rest = 5.0
+    needs = Needs.WRITING
+    quiet = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def run(self, now: float) -> Result:
+        free, pages, mode = self._connection.row(QUERIES.pages) or (0, 0, 0)
+        given_back = min(free - max(_KEPT, pages // 4), _AT_ONCE)
+        if mode != _INCREMENTAL or given_back <= 0:
+            return Result()
+        with self._connection.write() as raw:
+            raw.execute(f"PRAGMA incremental_vacuum({given_back})").fetchall()
+        return Result(given_back)
 
 
 class Checkpointer(Duty):
@@ -121,7 +122,8 @@ class Checkpointer(Duty):
 
     def _warn(self, size: int, left: int) -> None:
         if size > ALARM and left and not self._alarmed:
-            self._log.warning("log_grows", bytes=size, hint="a program keeps a read transaction open for long")
+            hint = "a program keeps a read transaction open: `supervisor doctor` names it"
+            self._log.warning("log_grows", bytes=size, hint=hint)
         self._alarmed = size > ALARM and left > 0
 
 

@@ -12,7 +12,7 @@ from supervisor.store.sql.connection import Queries, Row, load
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import Connection
 from supervisor.store.sqlite.files import DatabaseFiles
-from supervisor.store.sqlite.maintenance import registry
+from supervisor.store.sqlite.producer import registry
 
 SQL: Queries = load("supervisor.store.sqlite", "move.sql")
 

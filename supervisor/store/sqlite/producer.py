@@ -7,23 +7,50 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisor.domain.errors import holdable
 from supervisor.domain.job import NewJob, NewJobs
+from supervisor.store.ownership import Ownership
 from supervisor.store.sql.inserting import Put
 from supervisor.store.sql.producer import Producer, TransactionalInsert
-from supervisor.store.sql.stores import Operations
+from supervisor.store.sql.registry import Registry
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.inserting import insert, insert_or_find, insert_whole, plain_cursor
-from supervisor.store.sqlite.maintenance import operations, supervised
+from supervisor.store.sqlite.writelock import WriterWatch
+
+if TYPE_CHECKING:
+    from supervisor.store.sql.stores import Operations
 
 Answer = TypeVar("Answer")
 
 _CHECK_EVERY = 10.0  # seconds between two checks whether a supervisor is running
+
+
+def ownership(files: DatabaseFiles) -> Ownership:
+    return Ownership(files, partial(WriterWatch, files))  # it is pickled with the engine
+
+
+def registry(connection: Connection) -> Registry:
+    return Registry(connection, ownership(connection.files))
+
+
+def supervised(connection: Connection) -> bool:
+    """Whether any supervisor of this database is alive: then checkpoints are its maintainer's."""
+    known = registry(connection)
+    return any(known.owner_lives(record) for record in known.supervisors())
+
+
+def operations(connection: Connection) -> Operations:
+    """The connection should commit with synchronous=FULL."""
+    from supervisor.store.sql.statistics import Statistics
+    from supervisor.store.sql.stores import Operations
+
+    connection.checkpoint_itself(not supervised(connection))
+    return Operations(connection, registry(connection), Statistics(connection, connection.files.log_size))
 
 
 class SqliteTransactionalInsert(TransactionalInsert):
@@ -31,7 +58,8 @@ class SqliteTransactionalInsert(TransactionalInsert):
     driver = sqlite3.Connection
     queries = QUERIES
     awaited_kinds = frozenset({"aiosqlite.Connection"})
-    takes = "SQLite's: a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
+    database = "an SQLite file"
+    takes = "a sqlite3.Connection, SQLAlchemy's Session or Connection, Django's connection, peewee's database"
     takes_awaited = "an aiosqlite.Connection, or SQLAlchemy's AsyncSession or AsyncConnection with aiosqlite"
 
     def __init__(self, files: DatabaseFiles, migrate: Callable[[], object]) -> None:

@@ -197,6 +197,19 @@ WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND s
   AND NOT EXISTS (SELECT 1 FROM job_controls WHERE kind = 'paused' AND name = ?1)
 ORDER BY scheduled_at, id LIMIT 1;
 
+-- name: any_due
+-- 1 if there is such a job, 0 if no job of the type waits or runs, which is one seek; NULL if only the groups can tell.
+SELECT CASE
+  WHEN NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+                   WHERE type = ?1 AND (status = 'pending' OR status = 'running')) THEN 0
+  WHEN EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+               WHERE type = ?1 AND requires = '' AND priority = ?2 AND status = 'pending' AND scheduled_at <= ?3)
+    AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+                    WHERE type = ?1 AND requires > '' AND status = 'pending')
+    AND NOT EXISTS (SELECT 1 FROM jobs INDEXED BY jobs_unfinished
+                    WHERE type = ?1 AND requires = '' AND priority > ?2 AND status = 'pending')
+    AND NOT EXISTS (SELECT 1 FROM job_controls WHERE kind = 'paused' AND name = ?1) THEN 1 END;
+
 -- name: claim_one
 -- Mark the job that claim_first found, in the same transaction.
 UPDATE jobs SET
@@ -244,10 +257,11 @@ WHERE id = ? AND status = 'running' AND locked_by = ? AND claim_token = ?;
 
 -- name: settle_plain
 -- The plainest success, without a result, of many jobs at once whose claims have the same token: half the
--- cost of one statement each. :started maps ids to the times at which their handlers began.
+-- cost of one statement each. :started maps ids to the times at which their handlers began, in whole microseconds, which
+-- are written faster than numbers with a point.
 UPDATE jobs SET
   status = 'done', result = NULL, progress = NULL, progress_text = NULL,
-  started_at = s.value, completed_at = :now, updated_at = :now,
+  started_at = s.value / 1e6, completed_at = :now, updated_at = :now,
   locked_by = NULL, locked_at = NULL, lock_expires_at = NULL, last_error = NULL
 FROM json_each(:started) s
 WHERE jobs.id = CAST(s.key AS INTEGER) AND jobs.status = 'running' AND jobs.locked_by = :owner
@@ -295,7 +309,7 @@ UPDATE jobs SET
   attempts = CASE WHEN attempts BETWEEN 0 AND 9007199254740990 THEN attempts WHEN attempts > 0 THEN 1000000 ELSE 0 END,
   crashes = CASE WHEN crashes BETWEEN 0 AND 9007199254740990 THEN crashes WHEN crashes > 0 THEN 1000000 ELSE 0 END
 WHERE id = :id AND claim_token IS :token
-  AND CASE WHEN status = 'pending' THEN :owner = ''
+  AND CASE WHEN status IN ('pending', 'held') THEN :owner = ''
            ELSE status = 'running' AND coalesce(locked_by, '') = :owner
                 AND (:expires_at IS NULL OR CASE WHEN lock_expires_at < 1e300 THEN lock_expires_at ELSE 0 END = :expires_at) END;
 
@@ -486,6 +500,10 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('pending', 'held'
   AND CASE WHEN typeof(updated_at) IN ('real', 'integer') AND updated_at < 1e11 THEN updated_at ELSE started_at END
       > :written_after;
 
+-- name: pages
+-- How many pages are free, how many there are, and whether free ones can be given back.
+SELECT freelist_count, page_count, auto_vacuum FROM pragma_freelist_count, pragma_page_count, pragma_auto_vacuum;
+
 -- name: inserted
 -- How many jobs were ever inserted.
 SELECT seq FROM sqlite_sequence WHERE name = 'jobs';
@@ -647,6 +665,11 @@ SELECT id, type, CASE WHEN length(CAST(payload AS BLOB)) <= 4096 THEN payload EL
        CASE WHEN length(CAST(meta AS BLOB)) <= 16384 THEN meta ELSE substr(meta, 1, 4096) END, progress_text,
        batch, concurrency_key, fair_key, hold
 FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
+
+-- name: durations
+-- Of the latest run of each of these jobs, if it was recorded.
+SELECT j.id, r.duration FROM jobs j JOIN job_runs r ON r.job_id = j.id AND r.token = j.claim_token
+WHERE j.id IN (SELECT value FROM json_each(:ids)) AND r.duration IS NOT NULL;
 
 -- name: recent_errors
 -- The latest failed attempts, to be grouped, and whether their jobs are failed now.
@@ -853,11 +876,13 @@ UPDATE jobs SET turn = turn WHERE id IN (
   WHERE hold = 'due' AND status = 'held' AND scheduled_at <= min(:now, (SELECT now FROM job_clock)) + 0.001 ORDER BY scheduled_at LIMIT :limit);
 
 -- name: next_due
-SELECT at FROM (
-  SELECT (SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
-          ORDER BY scheduled_at LIMIT 1) AS at
-  UNION ALL SELECT (SELECT 0.0 FROM job_moves LIMIT 1)
-  UNION ALL SELECT (SELECT min(opens_at) FROM job_keys WHERE opens_at IS NOT NULL)) WHERE at IS NOT NULL ORDER BY at LIMIT 1;
+-- When a held job is due or a key opens, 0 while there are moves; and when the next job expires.
+SELECT CASE WHEN EXISTS (SELECT 1 FROM job_moves) THEN 0.0 ELSE nullif(min(
+    coalesce((SELECT scheduled_at FROM jobs INDEXED BY jobs_due_later WHERE hold = 'due' AND status = 'held'
+              ORDER BY scheduled_at LIMIT 1), 9e999),
+    coalesce((SELECT min(opens_at) FROM job_keys WHERE opens_at IS NOT NULL), 9e999)), 9e999) END,
+  (SELECT expires_at FROM jobs INDEXED BY jobs_expiring
+   WHERE expires_at IS NOT NULL AND hold IS NOT NULL AND status IN ('pending', 'held') ORDER BY expires_at LIMIT 1);
 
 -- name: open_keys
 UPDATE job_keys SET opens_at = NULL WHERE (type, key) IN (
@@ -865,12 +890,6 @@ UPDATE job_keys SET opens_at = NULL WHERE (type, key) IN (
 
 -- name: keys_from_now
 UPDATE job_keys SET next_at = :now, opens_at = NULL WHERE next_at > :now AND type = coalesce(:type, type);
-
--- name: any_gates
--- Also with those of ended jobs: the first row answers.
-SELECT 1 FROM job_limits UNION ALL SELECT 1 FROM job_keys UNION ALL SELECT 1 FROM job_after
-UNION ALL SELECT 1 FROM job_batches WHERE ended_at IS NULL UNION ALL SELECT 1 FROM job_moves
-UNION ALL SELECT 1 FROM jobs INDEXED BY jobs_at_gate WHERE hold IS NOT NULL LIMIT 1;
 
 -- name: gate_heads
 -- The first jobs that are held at each type, of each `requires`, and as many at each key as it has room for, in their order.
@@ -923,15 +942,14 @@ UPDATE jobs SET scheduled_at = :now WHERE id IN (
   WHERE type IN (SELECT type FROM job_limits UNION SELECT type FROM job_keys) AND hold = '' AND status = 'pending'
     AND scheduled_at > :now AND type = coalesce(:type, type));
 
+-- name: too_late
+SELECT id, claim_token FROM jobs INDEXED BY jobs_expiring
+WHERE expires_at <= :now AND hold IS NOT NULL AND status IN ('pending', 'held') LIMIT :limit;
+
 -- name: cancel_expired
 UPDATE jobs SET status = 'cancelled', last_error = 'expired', completed_at = :now, updated_at = :now,
   claim_token = claim_token + 1
-WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_expiring
-             WHERE expires_at <= :now AND hold IS NOT NULL AND status IN ('pending', 'held') LIMIT :limit);
-
--- name: next_expiry
-SELECT expires_at FROM jobs INDEXED BY jobs_expiring WHERE expires_at IS NOT NULL AND hold IS NOT NULL AND status IN ('pending', 'held')
-ORDER BY expires_at LIMIT 1;
+WHERE id IN (SELECT value FROM json_each(:ids)) AND expires_at <= :now AND status IN ('pending', 'held');
 
 -- name: existing
 SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));

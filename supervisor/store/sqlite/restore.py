@@ -19,8 +19,8 @@ from supervisor.store.base import RestoreReport
 from supervisor.store.sqlite import schema
 from supervisor.store.sqlite.connection import QUERIES
 from supervisor.store.sqlite.driver_errors import is_busy, translated
-from supervisor.store.sqlite.files import DatabaseFiles
-from supervisor.store.sqlite.maintenance import ownership
+from supervisor.store.sqlite.files import DatabaseFiles, uri
+from supervisor.store.sqlite.producer import ownership
 from supervisor.system import failpoints
 
 _PATIENCE = 1.0  # seconds for a program that is about to close it
@@ -66,7 +66,7 @@ def _prepare(copy: Path, partial: Path) -> tuple[int, int]:
     """
     try:
         with (
-            contextlib.closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro", uri=True)) as reader,
+            contextlib.closing(sqlite3.connect(uri(copy.absolute(), "ro"), uri=True)) as reader,
             contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as raw,
         ):
             reader.backup(raw)
@@ -92,7 +92,7 @@ def _for_us_alone(files: DatabaseFiles) -> Iterator[None]:
         yield
         return
     with contextlib.closing(
-        sqlite3.connect(f"{files.database.as_uri()}?mode=rw", uri=True, timeout=_PATIENCE, isolation_level=None)
+        sqlite3.connect(uri(files.database, "rw"), uri=True, timeout=_PATIENCE, isolation_level=None)
     ) as raw:
         try:
             raw.execute("PRAGMA journal_mode = DELETE").fetchall()

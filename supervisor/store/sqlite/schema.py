@@ -19,7 +19,7 @@ from supervisor.store.migrate import Known, Migration, flags_of, known, shipped,
 from supervisor.store.moving import KEYS
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.driver_errors import BUSY_TIMEOUT, is_general, result_code, translated
-from supervisor.store.sqlite.files import DatabaseFiles
+from supervisor.store.sqlite.files import DatabaseFiles, uri
 
 MINIMUM_SQLITE = (3, 37, 0)  # STRICT tables
 
@@ -105,7 +105,7 @@ def _look(raw: Raw, where: object, plan: Sequence[Migration] | None = None) -> K
 
 
 def _open(files: DatabaseFiles, mode: str) -> sqlite3.Connection:
-    return sqlite3.connect(f"{files.database.as_uri()}?mode={mode}", uri=True, timeout=BUSY_TIMEOUT)
+    return sqlite3.connect(uri(files.database, mode), uri=True, timeout=BUSY_TIMEOUT)
 
 
 def require_version(files: DatabaseFiles) -> Known:

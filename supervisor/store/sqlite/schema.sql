@@ -291,12 +291,12 @@ CREATE VIEW job_clock AS SELECT (julianday('now') - 2440587.5) * 86400.0 AS now;
 
 -- Ignored: a foreign change of a job that one of our workers holds (an application's own "reset running
 -- rows at start" must not release them), a late foreign settlement of a finished job (one recorded
--- outcome a job), and a foreign start of a held one.
+-- outcome a job), and a foreign start of what is not pending.
 CREATE TRIGGER jobs_defend BEFORE UPDATE OF status ON jobs
 WHEN NEW.status IS NOT OLD.status AND NEW.claim_token IS OLD.claim_token
   AND (NEW.locked_by IS OLD.locked_by OR NEW.status IN ('pending', 'running'))
   AND ((OLD.status = 'running' AND OLD.locked_by <> 'foreign')
-    OR (OLD.status NOT IN ('pending', 'running') AND (OLD.status = 'held') = (NEW.status IN ('pending', 'running'))))
+    OR (OLD.status NOT IN ('pending', 'running') AND (NEW.status = 'running' OR (OLD.status = 'held') = (NEW.status = 'pending'))))
 BEGIN
   SELECT RAISE(IGNORE);
 END;
@@ -304,7 +304,7 @@ END;
 -- Stamped: a foreign claim becomes an ordinary claim with an expiry; a foreign settlement, release or
 -- requeue leaves the row as ours would. What is to run again is held until it has passed its gates, and every move of a job
 -- with gates is noted for them. The statements are in a trigger of a view: a trigger costs every change as much as it is
--- long, and most need none of this.
+-- long, also if its WHEN is false, and most need none of this.
 CREATE VIEW job_transitions AS SELECT id, status AS before, 0 AS is_foreign, 0 AS charged FROM jobs;
 
 CREATE TRIGGER jobs_stamp AFTER UPDATE OF status ON jobs
@@ -413,22 +413,40 @@ CREATE INDEX jobs_by_key ON jobs (type, concurrency_key, hold, turn)
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL AND hold IS NOT NULL;
 CREATE INDEX jobs_due_later ON jobs (scheduled_at) WHERE hold = 'due';
 
+-- A view's trigger holds them, as with job_transitions.
+CREATE VIEW job_arrivals AS SELECT id, 0 AS is_new FROM jobs;
+
 CREATE TRIGGER jobs_arrive AFTER INSERT ON jobs
-WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status = 'pending' AND (
+WHEN NEW.hold IS NULL AND (NEW.status = 'held' OR (NEW.status IN ('pending', 'running') AND (
   coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
   OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))))
 BEGIN
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id;
-  INSERT INTO job_moves (stage, id, type, concurrency_key, now) VALUES (2, NEW.id, NEW.type, NEW.concurrency_key, 'held');
+  INSERT INTO job_arrivals VALUES (NEW.id, 1);
 END;
-CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF concurrency_key, batch, expires_at, waiting_key ON jobs
-WHEN NEW.status IN ('pending', 'running') AND NEW.hold IS NULL
-  AND coalesce(NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
+-- It passes the gates that it has now, and may have left room at those that it had.
+CREATE TRIGGER jobs_arrive_late AFTER UPDATE OF type, concurrency_key, batch, expires_at, waiting_key ON jobs
+WHEN NEW.status IN ('held', 'pending', 'running') AND NEW.hold IS NOT 'after'
+  AND (NEW.hold IS NULL OR NEW.type <> OLD.type OR NEW.concurrency_key IS NOT OLD.concurrency_key)
+  AND (coalesce(NEW.hold, NEW.concurrency_key, NEW.batch, NEW.expires_at, NEW.waiting_key) IS NOT NULL
+    OR EXISTS (SELECT 1 FROM job_limits WHERE type = NEW.type))
 BEGIN
-  UPDATE jobs SET hold = '' WHERE id = NEW.id AND status = 'running';
-  UPDATE jobs SET status = 'held', hold = 'due', claim_token = claim_token + 1 WHERE id = NEW.id AND status = 'pending';
-  INSERT INTO job_moves (stage, id, type, concurrency_key, now)
-    SELECT 2, NEW.id, NEW.type, NEW.concurrency_key, 'held' WHERE NEW.status = 'pending';
+  INSERT INTO job_moves (id, type, concurrency_key, before, now)
+    SELECT NEW.id, OLD.type, OLD.concurrency_key, 'held', 'deleted' WHERE OLD.hold IS NOT NULL;
+  INSERT INTO job_arrivals VALUES (NEW.id, 0);
+END;
+-- What runs is counted, and holds nothing up; if it was inserted so, that was a start.
+CREATE TRIGGER jobs_hold INSTEAD OF INSERT ON job_arrivals
+BEGIN
+  UPDATE jobs SET hold = iif(status = 'running', '', 'due'), status = iif(status = 'running', status, 'held'),
+    claim_token = claim_token + (status <> 'running') WHERE id = NEW.id;
+  INSERT INTO job_moves (stage, id, type, concurrency_key, before, now)
+    SELECT iif(hold = '', 0, 2), id, type, concurrency_key, iif(hold = '', 'pending', NULL), status
+    FROM jobs WHERE id = NEW.id AND (NEW.is_new OR status = 'held');
+END;
+-- One that is to wait for others once more leaves its place.
+CREATE TRIGGER jobs_wait_again AFTER UPDATE OF hold ON jobs WHEN NEW.hold = 'after' AND OLD.hold IN ('', 'type')
+BEGIN
+  INSERT INTO job_moves (id, type, concurrency_key, before, now) VALUES (NEW.id, NEW.type, NEW.concurrency_key, 'held', 'held');
 END;
 
 CREATE TRIGGER jobs_deleted AFTER DELETE ON jobs WHEN coalesce(OLD.hold, OLD.followed) IS NOT NULL
@@ -448,6 +466,16 @@ CREATE TABLE job_after (
   PRIMARY KEY (after_id, job_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX job_after_job ON job_after (job_id);
+
+-- A program that adds a job after others, and none after it, pays for one look.
+CREATE TRIGGER job_after_circles BEFORE INSERT ON job_after
+WHEN NEW.after_id = NEW.job_id OR (
+  EXISTS (SELECT 1 FROM job_after WHERE after_id = NEW.job_id) AND EXISTS (SELECT 1 FROM job_after WHERE job_id = NEW.after_id)
+  AND NEW.after_id IN (WITH RECURSIVE later (id) AS (
+    SELECT NEW.job_id UNION SELECT a.job_id FROM later JOIN job_after a ON a.after_id = later.id LIMIT 1000) SELECT id FROM later))
+BEGIN
+  SELECT RAISE(ABORT, 'a job would wait for itself, by a circle in job_after');
+END;
 
 CREATE TRIGGER job_after_begins AFTER INSERT ON job_after
 BEGIN

@@ -4,9 +4,11 @@ SQLite's own busy timeout polls with growing pauses, so beside saturating writer
 for seconds. This lock keeps our own waits short. It is advisory: SQLite's lock decides, and a writer that
 waits too long for this one continues without it.
 
-With mere polling, one of a dozen writers would wait for half a second now and then. So a writer that has waited
-for long marks that in the lock file, and the others hold back until it has had its turn; of several, the one that
-has waited longest goes first.
+With mere polling, one of a dozen writers would wait for half a second now and then, and all of them would wake up in
+vain for most of the time. So whoever gets the lock after a wait has a turn of two milliseconds, in which the others
+sleep: it writes one short transaction after the other, and what it has cached stays valid. Then a writer that waits
+marks that in the lock file, and the others hold back until it has had the lock; of several, the one that has waited
+longest goes first.
 
 Programs that do not use this lock must not starve. They poll, so the write lock has to be free for a share of
 the time: a large share while they are writing, a small one otherwise. Our writers keep an account of that in the
@@ -35,18 +37,19 @@ SHARE_BESIDE_OTHERS = 0.4  # of the time, while others are writing
 OTHERS_FOR = 5.0  # seconds after they last wrote
 _WORTHWHILE = 0.002  # seconds of owed idle time that are worth a pause
 _MOST = 0.02  # seconds of owed idle time at most: a long transaction is not followed by a long pause
-_URGENT_AFTER = 0.03  # seconds of waiting after which a writer asks to go first
+_TURN = 0.002  # seconds
+_URGENT_AFTER = 0.03  # seconds of waiting after which a writer asks to go first, whoever has a turn
 _URGENT_FOR = 0.005  # seconds: it is repeated at every attempt, so an older one is of a process that is gone
-_FIRST_PAUSE = 0.00001
-_LONGEST_PAUSE = 0.0002
+_PAUSE = 0.00001  # seconds until the first attempt, and between those of a writer that asks to go first
 _LOOK = 1.0  # seconds between two checks that the file is still the one in the folder
-_BYTES = 56
+_BYTES = 64
 _MOST_PID = 1 << 31
 # The account: monotonic seconds, seconds, monotonic seconds; the holder's pid (0: none), its monotonic seconds;
-# when a writer last asked to go first, and since when it waits, in monotonic seconds.
-_RELEASED, _OWED, _OTHERS_UNTIL, _HOLDER, _SINCE, _URGENT, _URGENT_SINCE = range(7)
+# when a writer last asked to go first, and since when it waits, in monotonic seconds; when the last turn began.
+_RELEASED, _OWED, _OTHERS_UNTIL, _HOLDER, _SINCE, _URGENT, _URGENT_SINCE, _TURN_BEGAN = range(8)
 
-_WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
+WRITE_BYTE = 120  # of the -shm file: WAL_WRITE_LOCK
+_READ_BYTES, _READERS = 123, 5  # WAL_READ_LOCK(0) to (4)
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # of the database: held for writing in the exclusive locking mode
 _INDEX_HEADER = 48  # bytes of the -shm file that every commit changes
 
@@ -89,18 +92,24 @@ class WriteLock:
     def _wait(self) -> bool:
         if self._passed == self._hold():
             return False
-        began = time.monotonic()
-        pause = _FIRST_PAUSE
-        while (now := time.monotonic()) - began < self.patience:
+        account, pause = self._account, _PAUSE
+        began = now = time.monotonic()
+        while now - began < self.patience:
             time.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
-            if abs(now - self._account[_URGENT]) < _URGENT_FOR and self._account[_URGENT_SINCE] < began:
-                continue  # another writer has waited longer
-            if now - began > _URGENT_AFTER:
-                self._account[_URGENT_SINCE], self._account[_URGENT] = began, now
+            now = time.monotonic()
+            if abs(now - account[_URGENT]) < _URGENT_FOR and account[_URGENT_SINCE] < began:
+                pause = _TURN  # another writer has waited longer
+                continue
+            pause = account[_TURN_BEGAN] + _TURN - now
+            if pause > _PAUSE and now - began < _URGENT_AFTER:
+                pause = min(pause, _TURN)
+            else:
+                pause = _PAUSE
+                account[_URGENT_SINCE], account[_URGENT] = began, now
             if self._try():
-                if self._account[_URGENT_SINCE] == began:
-                    self._account[_URGENT] = 0.0
+                if account[_URGENT_SINCE] == began:
+                    account[_URGENT] = 0.0
+                account[_TURN_BEGAN] = now
                 return True
         self._passed = self._hold()
         return False
@@ -191,11 +200,19 @@ class WriterWatch(Writers):
         pid, since = account[_HOLDER], account[_SINCE]
         return Holder(int(pid), since) if 0 < pid < _MOST_PID and math.isfinite(since) else None
 
+    def reader(self) -> int | None:
+        """The pid of a process that reads a snapshot at this moment; 0 if it is in another container."""
+        try:
+            with Path(f"{self._files.database}-shm").open("rb") as index:
+                return holder_of(index.fileno(), fcntl.F_WRLCK, _READ_BYTES, _READERS)
+        except OSError:
+            return None
+
     def database_holder(self) -> DatabaseHolder | None:
         """Who is in a write transaction of SQLite, in any program, or has the file in exclusive mode."""
         files = self._files
         for path, kind, start, length in (
-            (f"{files.database}-shm", fcntl.F_WRLCK, _WRITE_BYTE, 1),
+            (f"{files.database}-shm", fcntl.F_WRLCK, WRITE_BYTE, 1),
             (str(files.database), fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE),
         ):
             try:

@@ -112,16 +112,11 @@ def test_what_has_succeeded_rearms_nothing_that_another_failure_has_cancelled(ga
     assert gates.pending() == [c]
 
 
-def test_an_attempt_that_is_to_be_repeated_ends_nothing(gates: Gates) -> None:
+def test_a_repeated_attempt_ends_nothing_and_a_cancelled_predecessor_has_failed(gates: Gates) -> None:
     a = gates.one()
     b = after(gates, a)
     gates.work(a, Status.PENDING)
     assert gates.hold(b) == "after"
-
-
-def test_a_cancelled_predecessor_has_failed(gates: Gates) -> None:
-    a = gates.one()
-    b = after(gates, a)
     gates.desk.operations.actions.cancel(a, time.time())
     gates.tend()
     assert gates.status(b) == ["cancelled"]

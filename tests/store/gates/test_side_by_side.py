@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from dataclasses import replace
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.store.gates.conftest import Gates, connect, execute
 from tests.store.kit import BROKEN, LOCK, POLICY
 
 SEED = 7
-AT_ONCE = replace(POLICY, base=0.0, max_attempts=1000)
+AT_ONCE = POLICY._replace(base=0.0, max_attempts=1000)
 TYPES = ("tag", "graph", "sum")
 
 

@@ -24,7 +24,7 @@ from tests.unit.test_why import pool, present, supervisor, worker
 
 AT = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ, in \S+"
 AGO = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ, \S+ ago"
-LOOK = r"`supervisor jobs why (\d+)` says how job \1 is"
+LOOK = r"`supervisor jobs why (\d+)` says what job \1 is doing"
 HERE = present(workers=[worker("tag-1", job=None)])
 
 
@@ -139,11 +139,12 @@ CASES: dict[str, tuple[Callable[[Gates], int], str, str, str]] = {
         r"the type tag has no room: 3 jobs \(\d+, \d+, \d+\) run or may start, of at most 3; 5 other jobs wait there "
         "before this one", LOOK),
     "a rate that keeps others": (lambda g: limited(g, 3, 1, interval=interval_of("1/m")), "rate",
-        rf"the type tag keeps to 1/m; the next job may start at {AT}", ""),
+        rf"the type tag is limited to 1/m; the next job may start at {AT}", ""),
     "a rate that keeps the next": (lambda g: limited(g, 2, 1, interval=interval_of("1/m")), "rate",
-        rf"the type tag keeps to 1/m; this job is the next, and may start at {AT}", ""),
+        rf"the type tag is limited to 1/m; this job is the next, and may start at {AT}", ""),
     "the rate of a key": (next_of_key, "rate",
-        rf"its concurrency key user:42 keeps to 1/m; (this job is the next, and|the next job) may start at {AT}", ""),
+        rf"its concurrency key user:42 is limited to 1/m; (this job is the next, and|the next job) may start at {AT}",
+        ""),
     "a type that is full beside its rate": (
         lambda g: limited(g, 3, 1, interval=interval_of("100/s"), max_running=1), "held_type",
         r"the type tag has no room: job \d+ has been running for \S+; 1 other job waits there before this one", LOOK),
@@ -158,19 +159,19 @@ CASES: dict[str, tuple[Callable[[Gates], int], str, str, str]] = {
         "it waits for other jobs to end, and the table job_after names none", HAND),
     "a supervisor": (arrived, "held_key", "its concurrency key a has room, and a supervisor has to let it through", ""),
     "a predecessor that failed": (lambda g: follower(g, Status.FAILED), "cancelled",
-        rf"it was cancelled {AGO}: it was to run after job \d+, which ended failed",
+        rf"it was cancelled at {AGO}: it was to run after job \d+, which ended failed",
         rf"`supervisor jobs retry \d+` has it wait again; {RUN} without that"),
-    "expired": (lambda g: expired(g, seen=True), "expired", f"it expired {AGO}: it had not started in time",
+    "expired": (lambda g: expired(g, seen=True), "expired", f"it expired at {AGO}: it had not started in time",
                 "enqueue it again"),
     "expired, not noticed": (lambda g: expired(g, seen=False), "expired",
-                             f"it expired {AGO}, and a supervisor has to cancel it", ""),
-    "unique": (twin, "failed", f"it failed {AGO}, after 1 attempt: ValueError: no such picture",
+                             f"it expired at {AGO}, and a supervisor has to cancel it", ""),
+    "unique": (twin, "failed", f"it failed at {AGO}, after 1 attempt: ValueError: no such picture",
                rf"once job \d+ has ended, {RUN}"),
-    "superseded": (superseded, "cancelled", rf"it was cancelled {AGO}: superseded by job \d+",
+    "superseded": (superseded, "cancelled", rf"it was cancelled at {AGO}: superseded by job \d+",
                    rf"once job \d+ has ended, {RUN}"),
-    "skipped": (skipped, "cancelled", f"it was cancelled {AGO}: skipped: its concurrency_key had another job", RUN),
+    "skipped": (skipped, "cancelled", f"it was cancelled at {AGO}: skipped: its concurrency_key had another job", RUN),
     "another's lock": (foreign, "foreign", f"another program has claimed it; its lock ends at {AT}",
-                       "if that does not settle it by then, it returns to the queue"),
+                       "unless that program settles it by then, it returns to the queue"),
 }  # fmt: skip
 
 

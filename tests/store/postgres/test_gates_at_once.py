@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -20,7 +19,7 @@ from supervisor.store.base import Claims, Engine, JobSelector
 from tests.store.kit import BROKEN, LOCK, POLICY, Desk, until
 from tests.store.postgres.statistics import FLUSH, sessions
 
-AT_ONCE = replace(POLICY, base=0.0, max_attempts=1000)
+AT_ONCE = POLICY._replace(base=0.0, max_attempts=1000)
 TYPES = ("tag", "mail", "sum")
 LIMITS = {
     "tag": [None, Limits(per_key=2), Limits(per_key=2, max_running=8, fair=True), Limits(key_interval=1e-3)],
@@ -38,7 +37,7 @@ SECONDS = 6.0
 class Stress:
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine, self.seed = engine, seed
-        self.errors: list[BaseException] = []
+        self.errors: list[tuple[BaseException, object]] = []  # with what the server says of each
         self.calm, self.over = threading.Event(), threading.Event()
         self.threads: list[threading.Thread] = []
         self.ids = [1]
@@ -54,7 +53,7 @@ class Stress:
         try:
             role(chance)
         except BaseException as error:
-            self.errors.append(error)
+            self.errors.append((error, getattr(getattr(error.__cause__, "diag", None), "message_detail", "")))
 
     def some(self, chance: random.Random, count: int = 30) -> list[int]:
         """Ids of jobs, of the latest above all."""
@@ -179,7 +178,7 @@ def test_nobody_waits_for_somebody_who_waits(
         stress.over.set()
         for thread in stress.threads:
             thread.join()
-    assert (stress.errors, left) == ([], [])
+    assert (stress.errors, left) == ([], []), stress.errors
     foreign.execute(FLUSH)
     until(lambda: sessions(foreign) <= before)
     assert foreign.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone() == (

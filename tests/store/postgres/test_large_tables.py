@@ -52,5 +52,5 @@ def test_how_long_jobs_take_is_seen_below_any_number_that_wait(desk: Desk, forei
     assert desk.one(types=["next"]).job_id == running
     foreign.execute("INSERT INTO jobs (type) SELECT 'later' FROM generate_series(1, 200000)")
     [speed] = desk.operations.statistics.speeds()
-    assert (speed.type, speed.count, speed.mean) == ("tag", 5000, 2.0)
+    assert (speed.type, speed.jobs, speed.mean) == ("tag", 5000, 2.0)
     assert read(foreign, QUERIES.slowest_types, {}) < 2 * alone

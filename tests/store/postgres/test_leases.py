@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import chain, count
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from supervisor.maintenance.lease import LeaseRenewal
 from supervisor.maintenance.recovery import Recovery
 from supervisor.maintenance.reports import Poller, control_settings
 from supervisor.store.base import Engine, JobSelector, SupervisorRecord
+from supervisor.store.postgres.connection import Connection
 from supervisor.store.postgres.maintenance import PostgresRegistry
 from supervisor.system.scoreboard import ClaimGate, boot_time
 from tests.store.kit import NOW, Desk, supervisor_record, worker_record
@@ -40,9 +42,15 @@ def record(desk: Desk, engine: Engine) -> SupervisorRecord:
 
 @pytest.fixture
 def recovery(desk: Desk, record: SupervisorRecord, monkeypatch: pytest.MonkeyPatch) -> Recovery:
-    """That of a new maintainer, which looks every four seconds. After six looks, it cannot for a while."""
-    times = chain(range(100, 124, 4), count(140, 4))
-    monkeypatch.setitem(PostgresRegistry.owner_lives.__globals__, "boot_time", times.__next__)
+    """That of a new maintainer, which looks every seven seconds. After six looks, it cannot for a while."""
+    times, clock, look = chain(range(100, 142, 7), count(160, 7)), [0], PostgresRegistry.supervisors
+
+    def look_later(registry: PostgresRegistry) -> list[SupervisorRecord]:
+        clock[0] = next(times)
+        return look(registry)
+
+    monkeypatch.setattr(PostgresRegistry, "supervisors", look_later)
+    monkeypatch.setitem(PostgresRegistry.owner_lives.__globals__, "boot_time", lambda: clock[0])
     return Recovery(desk.maintenance.registry, desk.maintenance.locks, "s2")
 
 
@@ -80,6 +88,30 @@ def test_the_jobs_of_a_lease_that_holds_are_not_taken(
     assert desk.settle(done(claim, None)) == [claim.job_id]  # too late
 
 
+def test_looking_after_many_hosts_takes_no_more_questions_than_after_one(
+    desk: Desk, engine: Engine, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = Connection.rows
+
+    def noted(connection: Connection, sql: str, parameters: Any = ()) -> list[Any]:
+        asked.append(sql)
+        return ask(connection, sql, parameters)
+
+    monkeypatch.setattr(Connection, "rows", noted)
+
+    def questions() -> int:
+        asked.clear()
+        assert recovered(recovery) == (0, 0)
+        return len(asked)
+
+    with_one = questions()
+    for number in range(5):
+        one = supervisor_record(f"far-{number}", engine, "/nowhere", boot_id="another", host=f"far-{number}")
+        desk.maintenance.registry.register(one)
+    assert 0 < questions() <= with_one
+
+
 def test_leases_that_ended_while_nobody_could_reach_the_server_are_waited_for(
     desk: Desk, recovery: Recovery, foreign: psycopg.Connection
 ) -> None:
@@ -87,7 +119,7 @@ def test_leases_that_ended_while_nobody_could_reach_the_server_are_waited_for(
     for _ in range(6):
         assert recovered(recovery) == (0, 0)
     foreign.execute(END)
-    for _ in range(4):  # from when it could ask again, as long as a lease
+    for _ in range(3):  # from when it could ask again, as long as a lease
         assert recovered(recovery) == (0, 0)
     assert recovered(recovery) == (1, 1)
 
@@ -97,7 +129,7 @@ def test_who_is_started_while_nobody_could_reach_the_server_waits_for_the_others
 ) -> None:
     desk.one()
     foreign.execute(END)
-    for _ in range(4):
+    for _ in range(3):
         assert recovered(recovery) == (0, 0)
     assert recovered(recovery) == (1, 1)
 

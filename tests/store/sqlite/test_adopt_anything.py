@@ -6,7 +6,7 @@ import random
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ def test_a_table_of_any_usual_shape_is_taken_over_whole(tmp_path: Path, seeds: r
             database = open_engine(f"sqlite:///{path}").database
             plan = database.adopt(AdoptOptions(table.name, statuses=statuses), rehearse=True)
             report = database.adopt(AdoptOptions(table.name, statuses=statuses))
-            assert replace(report, backup=None) == plan, seed
+            assert report._replace(backup=None) == plan, seed
             assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             raw.execute(f"PRAGMA recursive_triggers = {r.choice(['ON', 'OFF'])}")
             check_rows(raw, table, report)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Application:
         return self.db.execute(sql, parameters).fetchall()
 
     def adopt(self, *, rehearse: bool = False, **more: Any) -> AdoptReport:
-        options = replace(self.shape.options, **more)
+        options = self.shape.options._replace(**more)
         return open_engine(f"sqlite:///{self.path}").database.adopt(options, rehearse=rehearse)
 
     @contextlib.contextmanager
@@ -101,7 +101,7 @@ class TestEachShape:
         report = app.adopt()
         assert report.backup is not None
         assert report.backup.is_file()
-        assert plan == replace(report, backup=None)
+        assert plan == report._replace(backup=None)
 
     def test_nothing_is_lost(self, application: Make, name: str) -> None:
         app = application(name, ROWS)

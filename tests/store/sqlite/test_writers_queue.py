@@ -97,3 +97,33 @@ def test_of_several_that_have_waited_for_long_the_one_that_has_waited_longest_go
     assert (clock.now - began > stands) is waits
     lock.release()
     lock.close()
+
+
+def test_who_waits_sleeps_while_another_has_its_turn_and_goes_first_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = DatabaseFiles(tmp_path / "jobs.db")
+    files.database.touch()
+    lock, other = WriteLock(files), WriteLock(files)
+    looks: list[float] = []
+    asked: list[float] = []
+
+    def meanwhile(now: float) -> None:
+        looks.append(now)
+        if lock._account[writelock._URGENT]:
+            asked.append(now)
+            other.release()
+
+    clock = Clock(meanwhile)
+    monkeypatch.setattr(writelock, "time", clock)
+    began = clock.now
+    other.acquire()
+    lock._account[writelock._TURN_BEGAN] = began
+    lock.acquire()
+    assert lock._held
+    assert len(looks) <= 4
+    assert writelock._TURN <= asked[0] - began < writelock._TURN * 1.1
+    assert lock._account[writelock._TURN_BEGAN] == clock.now  # its own turn
+    lock.release()
+    lock.close()
+    other.close()

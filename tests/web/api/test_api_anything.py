@@ -20,6 +20,7 @@ def test_whatever_is_asked_is_answered_as_the_document_says(tmp_path: Path) -> N
         "-q",
         "-p",
         "no:cacheprovider",
+        "--timeout=500",
         "-p",
         "schemathesis.pytest.plugin",
         f"--basetemp={tmp_path / 'tests'}",

@@ -15,7 +15,14 @@ from .conftest import Site
 
 MakeSite = Callable[..., Site]
 PAGES = ("/", "/jobs", "/jobs?status=failed&status=done", "/jobs?error=FORGED", "/failures", "/failures?since=30d")
-PAGES += ("/workers", "/schedules", "/?since=30d", "/history", "/history?since=1d&type=%FF%00&type=<script>alert(1)")
+PAGES += (
+    "/workers",
+    "/schedules",
+    "/batches",
+    "/?since=30d",
+    "/history",
+    "/history?since=1d&type=%FF%00&type=<script>alert(1)",
+)
 API = (
     "overview",
     "jobs?limit=500",
@@ -78,7 +85,7 @@ def test_no_address_of_a_page_is_bent_by_what_a_row_holds(odd: Site) -> None:
     pattern = re.compile(r'(?:data-url|href|action)="([^"]*)"')
     known = re.compile(
         r"/(api/admin/(jobs/\d+(/retry|/cancel)?|jobs/(retry|cancel|delete)|pools/[^/]+|(types|limits)/.+|schedules/[a-z0-9_.-]+(/run)?)"
-        r"|jobs(/-?\d+)?|enqueue|failures|history|workers|schedules|static/[\w.-]+|)"
+        r"|(jobs|batches)(/-?\d+)?|enqueue|failures|history|workers|schedules|static/[\w.-]+|)"
     )
     for path in (*PAGES, "/jobs/1", "/%2F/evil.example", "//evil.example/x", "/\\evil.example"):
         text = odd.client.ask("GET", path, headers={"accept": "text/html"}).text

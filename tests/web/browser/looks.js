@@ -30,15 +30,38 @@
     return [...wrong];
   },
 
-  // What sticks out to the right, where nobody can scroll to it, or only by scrolling the whole page.
+  // What sticks out to the right or is cut off there, where nobody can scroll to it, or only by scrolling the whole page.
   width() {
-    const scrolls = (element) => element && (/auto|scroll/.test(getComputedStyle(element).overflowX) || scrolls(element.parentElement));
+    const edge = (around) => {
+      if (!around) return innerWidth;
+      const { overflowX } = getComputedStyle(around);
+      if (/auto|scroll/.test(overflowX)) return Infinity;
+      return Math.min(/hidden|clip/.test(overflowX) ? around.getBoundingClientRect().right : Infinity, edge(around.parentElement));
+    };
     const wrong = [...document.body.querySelectorAll("*")].filter((element) => {
       const { right, width } = element.getBoundingClientRect();
-      return width && right > innerWidth + 1 && !element.closest(".unseen, thead") && !scrolls(element.parentElement);
+      return width && !element.closest(".unseen, thead") && right > edge(element.parentElement) + 1;
     });
     const over = document.documentElement.scrollWidth - innerWidth;
     return [...(over > 0 ? [`the page is ${over} px too wide`] : []), ...wrong.slice(0, 5).map((e) => e.outerHTML.slice(0, 90))];
+  },
+
+  // What the keyboard does not reach, what does not show that it has the focus, and what is covered then. A key must have
+  // been pressed before: only then do browsers show it.
+  focus() {
+    const wrong = document.activeElement.matches("a.skip") ? [] : ["the key leads to something before the skip link"];
+    for (const element of document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")) {
+      if (!element.checkVisibility({ visibilityProperty: true })) continue;
+      element.focus();
+      const { outlineStyle, outlineWidth } = getComputedStyle(element);
+      const [{ left, top, width, height }] = element.getClientRects();
+      const above = document.elementFromPoint(left + width / 2, top + height / 2);
+      const seen = element.matches(":focus-visible") && outlineStyle !== "none" && parseFloat(outlineWidth) >= 2;
+      const covered = !above || !(element.contains(above) || above.contains(element));
+      const what = document.activeElement !== element ? "not reached" : !seen ? "not shown" : covered ? "covered" : "";
+      if (what) wrong.push(`${what}: ${element.outerHTML.slice(0, 90)}`);
+    }
+    return wrong;
   },
 
   // What a screen reader would have no words for.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -13,6 +13,9 @@ from tests.web.browser.visitor import HOSTILE, READER, Visitor, config, expect
 
 pytestmark = pytest.mark.long
 
+AXE = Path(__file__).parents[3] / "clients/node/node_modules/axe-core/axe.min.js"
+RULES = """async () => (await axe.run(document)).violations.flatMap((broken) =>
+  broken.nodes.map((node) => `${broken.id}: ${node.html.slice(0, 90)}`))"""
 LOOKS = (Path(__file__).parent / "looks.js").read_text()
 """Functions that look at a page as it is drawn, and name what is wrong."""
 
@@ -27,6 +30,9 @@ PAGES = [
     "/jobs?status=running&type=slow",
     "/jobs?type=good&error=x&key=k&requires=gpu&priority=3&finished=1h",
     "/jobs?priority=many",
+    "/jobs?status=held",
+    "/batches",
+    "/batches?unfinished=1&before=9",
     "/failures",
     "/failures?since=30d",
     "/workers",
@@ -36,46 +42,50 @@ PAGES = [
 
 
 def every_page(site: Site) -> list[str]:
-    """The pages, with one of a job in each state that there is."""
+    """The pages, with one of a job in each state that there is, and of the batch."""
     jobs = site.rows("SELECT min(id) FROM jobs GROUP BY status")
-    return PAGES + [f"/jobs/{job}" for (job,) in jobs] + [f"/enqueue?like={jobs[0][0]}"]
+    [(batch,)] = site.rows("SELECT id FROM job_batches")
+    return PAGES + [f"/jobs/{job}" for (job,) in jobs] + [f"/enqueue?like={jobs[0][0]}", f"/batches/{batch}"]
+
+
+def wrong(visitor: Visitor, paths: list[str], look: str, before: str = "") -> list[str]:
+    """What a look finds on these pages, once each is live and a key was pressed."""
+    found = []
+    for path in paths:
+        page = visitor.open(path)
+        if page.locator("#live").count():
+            visitor.live()
+        page.keyboard.press("Tab")
+        page.evaluate(before)
+        found += [f"{path}: {what}" for what in page.evaluate(look)]
+    return found
 
 
 @pytest.mark.parametrize("width", [1280, 360])
 def test_each_page_opens_without_a_complaint_and_never_scrolls_sideways(
     shared: Site, visit: Callable[..., Visitor], width: int
 ) -> None:
-    visitor = visit(shared, width=width)
-
-    wrong = []
-    for path in every_page(shared):
-        page = visitor.open(path)
-        visitor.live()
-        wrong += [f"{path}: {what}" for what in page.evaluate(f"({LOOKS}).width()")]
-
-    assert wrong == []
+    assert wrong(visit(shared, width=width), every_page(shared), f"({LOOKS}).width()") == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_stands_out_from_its_ground(shared: Site, visit: Callable[..., Visitor], scheme: str) -> None:
     visitor = visit(shared, color_scheme=scheme)
-
-    wrong = []
-    for path in [*every_page(shared), "/nothing-here"]:
-        wrong += [f"{path}: {what}" for what in visitor.open(path).evaluate(f"({LOOKS}).contrast()")]
-
-    assert wrong == []
+    assert wrong(visitor, [*every_page(shared), "/nothing-here"], f"({LOOKS}).contrast()") == []
     visitor.complaints = [complaint for complaint in visitor.complaints if "404" not in complaint]
 
 
-def test_everything_has_a_name_for_those_who_do_not_see_it(shared: Site, visit: Callable[..., Visitor]) -> None:
-    visitor = visit(shared)
+@pytest.mark.parametrize("look", ["names", "focus"])
+def test_who_does_not_see_or_has_no_mouse_uses_all(shared: Site, visit: Callable[..., Visitor], look: str) -> None:
+    assert wrong(visit(shared), every_page(shared), f"({LOOKS}).{look}()") == []
 
-    wrong = []
-    for path in every_page(shared):
-        wrong += [f"{path}: {what}" for what in visitor.open(path).evaluate(f"({LOOKS}).names()")]
 
-    assert wrong == []
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: `make node`")
+@pytest.mark.timeout(600)  # on a slow machine, axe takes some seconds a page
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_no_page_breaks_a_rule_of_axe(shared: Site, visit: Callable[..., Visitor], width: int, scheme: str) -> None:
+    visitor = visit(shared, width=width, color_scheme=scheme)
+    assert wrong(visitor, every_page(shared), RULES, AXE.read_text()) == []
 
 
 def test_pages_are_read_without_scripts_and_show_no_button_that_does_nothing(
@@ -159,7 +169,7 @@ def test_what_rows_and_addresses_hold_stays_text(
     [(values["of_error"],)] = shared.rows("SELECT id FROM jobs WHERE last_error LIKE '%onerror%'")
     visitor = visit(shared)
 
-    page = visitor.open(path.format_map({name: quoted(str(value)) for name, value in values.items()}))
+    page = visitor.open(path.format_map({name: quote(str(value), safe="") for name, value in values.items()}))
     page.wait_for_load_state("load")
 
     assert page.locator("img").count() == 0
@@ -169,12 +179,6 @@ def test_what_rows_and_addresses_hold_stays_text(
     for place in places:
         assert HOSTILE.format(where=place) in shown
     visitor.complaints = [complaint for complaint in visitor.complaints if "404" not in complaint]
-
-
-def quoted(text: str) -> str:
-    from urllib.parse import quote
-
-    return quote(text, safe="")
 
 
 def test_thirteen_pools_fit_on_one_screen(visit: Callable[..., Visitor], tmp_path: Path) -> None:
@@ -198,6 +202,3 @@ def test_thirteen_pools_fit_on_one_screen(visit: Callable[..., Visitor], tmp_pat
         narrow = visit(made, width=390, color_scheme="dark").open("/")
         assert narrow.evaluate(f"({LOOKS}).width()") == []
         assert narrow.evaluate(f"({LOOKS}).contrast()") == []
-        if folder := os.environ.get("PICTURES"):  # for whoever wants to look at them
-            page.screenshot(path=f"{folder}/pools-wide.png")
-            narrow.screenshot(path=f"{folder}/pools-narrow.png", full_page=True)

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 ADMIN, READER = "admin-token", "reader-token"  # files in the folder of the site
 HOSTILE = "<img src=/hostile-{where} onerror=alert(1)>"
 
-POOLS = """
+LONG = "film.transcode.of-a-department-that-likes-long-names.v2"
+
+POOLS = f"""
 [pools.good]
 handler = "jobs:good"
 workers = 1
 [pools.bad]
 handler = "jobs:bad"
 workers = 1
-retry = { max_attempts = 1 }
+retry = {{ max_attempts = 1 }}
 [pools.slow]
 handler = "jobs:slow"
+types = ["slow", "{LONG}"]
 workers = 1
 [pools.killer]
 handler = "jobs:killer"
@@ -35,6 +38,9 @@ max_crashes = 1
 [pools.broken]
 handler = "broken:handle"
 workers = 1
+[types."{LONG}"]
+max_running = 1
+concurrency_per_key = 1
 [[schedules]]
 name = "nightly"
 cron = "0 3 * * *"
@@ -139,6 +145,9 @@ def lively(folder: Path) -> Iterator[Site]:
         jobs += [queue.enqueue("killer")]
         cancelled = queue.enqueue("good", delay="1h")
         queue.enqueue("nobody")
+        queue.enqueue_many(LONG, [{"until": "/"}] * 2)
+        with queue.batch(on_done="good") as batch:
+            batch.enqueue("nobody", after=[running], concurrency_key="a key")
         made.rows("UPDATE jobs SET status = 'cancelled', completed_at = created_at WHERE id = ?", cancelled)
         for job in jobs:
             queue.wait(job, timeout=20)

@@ -20,7 +20,7 @@ from supervisor.store.sqlite.adopt.statements import must_go, statements_for
 from supervisor.store.sqlite.adopt.table import SQL, TABLE, quoted, refusal
 from supervisor.store.sqlite.connection import Connection, compile_changes
 from supervisor.store.sqlite.driver_errors import is_general, translated
-from supervisor.store.sqlite.files import DatabaseFiles
+from supervisor.store.sqlite.files import DatabaseFiles, uri
 
 
 def adopt(files: DatabaseFiles, options: AdoptOptions, *, keep_copy: bool = True) -> AdoptReport:
@@ -84,7 +84,7 @@ def _look_first(files: DatabaseFiles, options: AdoptOptions) -> None:
 @contextmanager
 def _reading(files: DatabaseFiles) -> Iterator[sqlite3.Connection]:
     """A connection that leaves the file as it is: ours would switch it to WAL."""
-    with closing(sqlite3.connect(f"{files.database.as_uri()}?mode=rw", uri=True, isolation_level=None)) as raw:
+    with closing(sqlite3.connect(uri(files.database, "rw"), uri=True, isolation_level=None)) as raw:
         raw.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         raw.execute("PRAGMA query_only = ON")
         yield raw

@@ -21,7 +21,7 @@ HANDLER = "supervisor.contrib.django.worker:Tasks"
 
 
 def queue():
-    return Queue(tasks.default_task_backend.url())
+    return tasks.default_task_backend.queue
 
 
 def run(**options):
@@ -30,11 +30,9 @@ def run(**options):
 
 class NoJobs:
     def setUp(self):
-        for status in ("pending", "failed"):  # Django empties the tables of its models only
-            for job in queue().jobs(status=status):
-                if status == "pending":
-                    queue().cancel(job.id)
-                queue().delete(job.id)
+        queue().create_tables()
+        with connections["default"].cursor() as cursor:  # Django empties the tables of its models only
+            cursor.execute("DELETE FROM jobs")
 
 
 class Enqueueing(NoJobs, TransactionTestCase):
@@ -142,7 +140,7 @@ class Enqueueing(NoJobs, TransactionTestCase):
             with self.assertRaises(TaskResultDoesNotExist):
                 tasks.default_task_backend.get_result(str(odd))
             [job] = run()[-1:]
-            self.assertEqual(job.last_error, f"job {odd} is not a task of Django's")
+            self.assertIn('the payload must be like {"task": ', job.last_error)
         gone = queue().enqueue("django", {"task": "orders.tasks.gone", "args": [], "kwargs": {}})
         no_task = queue().enqueue("django", {"task": "os.getpid", "args": [], "kwargs": {}})
         for unknown in (other, gone, no_task, 999999, "x", ""):
@@ -152,6 +150,18 @@ class Enqueueing(NoJobs, TransactionTestCase):
         self.assertEqual((first.status, second.status), ("failed", "failed"))
         self.assertIn("orders.tasks", first.last_error)
         self.assertEqual(second.last_error, "os.getpid is not a task")
+
+    def test_a_batch_of_tasks_ends_with_another_one_that_knows_its_id(self):
+        backend = tasks.default_task_backend
+        last = {"task": "orders.tasks.tell", "args": ["all"]}
+        with transaction.atomic():
+            with backend.queue.batch(on_done="django", payload=last, connection=connections["default"]) as batch:
+                own.ship.using(batch=batch.id).enqueue(1)
+        job = run()[-1]
+        self.assertEqual((job.payload, job.meta), (last, {"batch": batch.id}))
+        self.assertEqual(job.result, [1, str(job.id), "all"])
+        with self.assertRaisesMessage(InvalidJob, 'on_done: write the name of a type, like "mail", in place of'):
+            backend.queue.batch(on_done=own.tell).__enter__()
 
 
 class Results(NoJobs, TransactionTestCase):
