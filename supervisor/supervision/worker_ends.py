@@ -27,7 +27,7 @@ from supervisor.system.resources import OomCounter
 from supervisor.system.signals import Reactor
 from supervisor.telemetry import events
 
-_STATUS_PATIENCE = 0.2  # seconds to wait for the template's report of how a worker ended
+_STATUS_PATIENCE = 2.0  # seconds to wait for the template's report of how a worker ended; no other can be forked before
 _ORPHANED = 5.0  # seconds after a template's death in which we inherit processes of its workers
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import collections
+import os
+import signal
+import time
 
+import psutil
 import pytest
 
 from supervisor import Status
@@ -37,6 +41,20 @@ def test_a_job_whose_worker_is_killed_runs_again_at_once(make_site: MakeSite) ->
     assert [row[:2] for row in error] == [("crash", "SIGKILL")]
     wait_for(lambda: site.event("worker_died", reason="signal", job=job), "the log to say so")
     site.verdict(hit=[job])
+
+
+@pytest.mark.fault(1)
+def test_the_cause_of_a_death_is_known_although_the_template_tells_it_late(make_site: MakeSite) -> None:
+    site = make_site(ONCE)
+    site.start()
+    pid = site.running_pid(job := site.queue.enqueue("once"))
+    template = psutil.Process(pid).ppid()
+    os.kill(template, signal.SIGSTOP)  # as if the machine were too busy for it
+    kill(pid)
+    time.sleep(0.6)
+    os.kill(template, signal.SIGCONT)
+    site.done(job)
+    assert site.rows("SELECT signal FROM job_errors WHERE job_id = ?", job) == [("SIGKILL",)]
 
 
 @pytest.mark.fault(1)
