@@ -40,7 +40,9 @@ _MOST = 0.02  # seconds of owed idle time at most: a long transaction is not fol
 _TURN = 0.002  # seconds
 _URGENT_AFTER = 0.03  # seconds of waiting after which a writer asks to go first, whoever has a turn
 _URGENT_FOR = 0.005  # seconds: it is repeated at every attempt, so an older one is of a process that is gone
-_PAUSE = 0.00001  # seconds until the first attempt, and between those of a writer that asks to go first
+_PAUSE = 0.00001  # seconds until the first attempt of a writer that asks to go first; each pause is twice the last, up to
+_POLL = 0.0002  # this, since every attempt takes the CPU from the writer that is waited for
+_BEHIND = 2 * _TURN  # between looks of the others at whether that writer still waits
 _LOOK = 1.0  # seconds between two checks that the file is still the one in the folder
 _BYTES = 64
 _MOST_PID = 1 << 31
@@ -92,19 +94,19 @@ class WriteLock:
     def _wait(self) -> bool:
         if self._passed == self._hold():
             return False
-        account, pause = self._account, _PAUSE
+        account, pause, poll = self._account, _PAUSE, _PAUSE
         began = now = time.monotonic()
         while now - began < self.patience:
             time.sleep(pause)
             now = time.monotonic()
             if abs(now - account[_URGENT]) < _URGENT_FOR and account[_URGENT_SINCE] < began:
-                pause = _TURN  # another writer has waited longer
+                pause = _BEHIND
                 continue
             pause = account[_TURN_BEGAN] + _TURN - now
             if pause > _PAUSE and now - began < _URGENT_AFTER:
                 pause = min(pause, _TURN)
             else:
-                pause = _PAUSE
+                pause = poll = min(poll * 2, _POLL)
                 account[_URGENT_SINCE], account[_URGENT] = began, now
             if self._try():
                 if account[_URGENT_SINCE] == began:
