@@ -39,14 +39,13 @@ def trials(session: Session) -> list[Trial]:
     found += [
         Trial("ours", case, partial(_ours, session, commit, what, fewer(jobs))) for case, commit, what, jobs in OURS
     ]
-    found += [
-        Trial(peer.name, ONE, partial(_peer, session, peer, fewer(peer.size), many=False)) for peer in session.peers
-    ]
-    return found + [
-        Trial(peer.name, MANY, partial(_peer, session, peer, fewer(peer.size), many=True))
-        for peer in session.peers
-        if peer.has_many
-    ]
+    for peer in session.peers:
+        found.append(Trial(peer.name, ONE, partial(_peer, session, peer, fewer(peer.size))))
+        if peer.can_sync:
+            found.append(Trial(peer.name, SYNCED, partial(_peer, session, peer, fewer(1_000), synced=True)))
+        if peer.has_many:
+            found.append(Trial(peer.name, MANY, partial(_peer, session, peer, fewer(peer.size), many=True)))
+    return found
 
 
 def _ours(session: Session, commit: str, what: str, jobs: int) -> Reading:
@@ -55,9 +54,9 @@ def _ours(session: Session, commit: str, what: str, jobs: int) -> Reading:
     return {"enqueue": [jobs / float(told)]}
 
 
-def _peer(session: Session, peer: Peer, jobs: int, *, many: bool) -> Reading:
+def _peer(session: Session, peer: Peer, jobs: int, *, many: bool = False, synced: bool = False) -> Reading:
     with session.scratch() as folder, peer.open(folder) as queue:
-        return {"enqueue": [jobs / queue.seconds_to_fill(jobs, many=many)]}
+        return {"enqueue": [jobs / queue.seconds_to_fill(jobs, many=many, synced=synced)]}
 
 
 def _bare(session: Session, synchronous: str, jobs: int) -> Reading:

@@ -28,8 +28,8 @@ class Peer:
 
     `needs` are what must be installed (see install.py); `versions` asks what is; `program` is its enqueuing
     program; `command` makes the commands of its workers from their number; `settings` says how it is run, with its
-    fastest documented settings; `keeps` says what becomes of a job whose worker is killed; `threads` is for workers
-    that are threads of one process.
+    fastest documented settings; `keeps` says what becomes of a job whose worker is killed; `can_sync` says that its
+    programs sync each commit if BENCH_COMMIT is FULL; `threads` is for workers that are threads of one process.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Peer:
     command: Callable[[int], list[list[str]]]
     size: int
     has_many: bool = False
+    can_sync: bool = False
     worker_counts: tuple[int, ...] = ALL_COUNTS
     threads: bool = False
 
@@ -66,8 +67,10 @@ class PeerQueue:
     def fill(self, jobs: int) -> None:
         self.seconds_to_fill(jobs)
 
-    def seconds_to_fill(self, jobs: int, *, many: bool = False) -> float:
+    def seconds_to_fill(self, jobs: int, *, many: bool = False, synced: bool = False) -> float:
         """Enqueue no-op jobs with a call each, or by the call for many."""
+        if synced:
+            self._env["BENCH_COMMIT"] = "FULL"
         return float(self._call("fill-many" if many else "fill", jobs))
 
     def feed(self, jobs: int) -> list[Sample]:

@@ -13,11 +13,12 @@ PEER = Peer(
     name="huey",
     title="Huey",
     store="SQLite, no sync",
-    settings="`fsync=False, results=False`; process workers, no periodic tasks",
+    settings="`fsync=False` but where a commit is synced, `results=False`; process workers, no periodic tasks",
     keeps="no: its row is deleted when it is taken",
     needs=(install.PYTHON,),
     versions=lambda: install.python_versions("huey"),
     program=python(str(PROGRAMS / "huey_app.py")),
     command=_command,
     size=30_000,
+    can_sync=True,
 )

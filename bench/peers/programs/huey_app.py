@@ -1,11 +1,12 @@
-"""Huey on SQLite: no sync, no stored results, which is as fast as it goes."""
+"""Huey on SQLite: no sync unless BENCH_COMMIT is FULL, no stored results, which is as fast as it goes."""
 
 import os
 
 import tally
 from huey import SqliteHuey
 
-huey = SqliteHuey("bench", filename=os.environ["BENCH_DATABASE"], fsync=False, results=False)
+synced = os.environ.get("BENCH_COMMIT") == "FULL"
+huey = SqliteHuey("bench", filename=os.environ["BENCH_DATABASE"], fsync=synced, results=False)
 
 
 @huey.task()
