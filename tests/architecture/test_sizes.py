@@ -43,7 +43,7 @@ def test_no_class_has_many_public_methods() -> None:
 
 # May be raised only with a reason in the commit.
 MOST_LINES, MOST_MODULES = 46_473, 260
-MOST_LINES_OF_TESTS = 73_844
+MOST_LINES_OF_TESTS = 73_856
 MOST_WORDS_OF_INTERNALS = 6_000
 MOST_ON_THE_PATH = 1800  # lines, in at most twelve modules
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import time
 from collections.abc import Iterator
@@ -211,16 +212,27 @@ def test_a_listener_of_its_own_whose_session_has_ended_listens_again(
     feed.close()
 
 
+def refused_or_kept(url: str) -> str:
+    """The error, or "" if every session has the search path: PgBouncer 1.20 passes on what the server reports."""
+    connection = Connection(open_engine(f"{url}?options=-csearch_path%3Dours")._address)  # type: ignore[attr-defined]
+    try:
+        connection.check()
+    except StoreError as error:
+        return str(error)
+    assert {connection.row("SHOW search_path") for _ in range(8)} == {("ours",)}
+    connection.close()
+    return ""
+
+
 def test_a_search_path_that_the_pooler_drops_is_refused(postgres: Databases) -> None:
-    direct = postgres.fresh_database()
-    with pooled(direct, ignore_startup_parameters="options") as one, pytest.raises(StoreError) as caught:
-        Connection(open_engine(f"{one.url}?options=-csearch_path%3Dours")._address).check()  # type: ignore[attr-defined]
-    assert "set the search path of the role: ALTER ROLE … SET search_path = ours" in str(caught.value)
+    with pooled(postgres.fresh_database(), ignore_startup_parameters="options") as one:
+        refused = refused_or_kept(one.url)
+    assert not refused or "set the search path of the role: ALTER ROLE … SET search_path = ours" in refused
 
 
 def test_options_that_the_pooler_refuses_are_named(bouncer: Pooler) -> None:
-    with pytest.raises(StoreError, match=r"leave out options=.* ALTER ROLE"):
-        Connection(open_engine(f"{bouncer.url}?options=-csearch_path%3Dours")._address).check()  # type: ignore[attr-defined]
+    refused = refused_or_kept(bouncer.url)
+    assert not refused or re.search(r"leave out options=.* ALTER ROLE", refused)
 
 
 def test_jobs_of_a_queue_are_found_and_awaited(engine: Engine, bouncer: Pooler) -> None:
