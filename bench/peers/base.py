@@ -69,9 +69,8 @@ class PeerQueue:
 
     def seconds_to_fill(self, jobs: int, *, many: bool = False, synced: bool = False) -> float:
         """Enqueue no-op jobs with a call each, or by the call for many."""
-        if synced:
-            self._env["BENCH_COMMIT"] = "FULL"
-        return float(self._call("fill-many" if many else "fill", jobs))
+        env = {"BENCH_COMMIT": "FULL"} if synced else {}
+        return float(self._call("fill-many" if many else "fill", jobs, **env))
 
     def feed(self, jobs: int) -> list[Sample]:
         """Enqueue jobs one at a time while the workers are idle."""
@@ -85,9 +84,9 @@ class PeerQueue:
             log = self.folder / "workers.log"
             yield [stack.enter_context(processes.running(command, env=env, log=log)) for command in commands]
 
-    def _call(self, what: str, jobs: int) -> str:
+    def _call(self, what: str, jobs: int, **env: str) -> str:
         command = [*self._peer.program, what, str(jobs)]
-        return processes.call(command, env=self._env, log=self.folder / "enqueue.log", patience=_PATIENCE)
+        return processes.call(command, env=self._env | env, log=self.folder / "enqueue.log", patience=_PATIENCE)
 
 
 def environment(folder: Path) -> dict[str, str]:

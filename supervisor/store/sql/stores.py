@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from supervisor.domain.duty import Duty, Needs, Result
+from supervisor.domain.duty import Duty
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.batches import Batches
 from supervisor.store.sql.claims import ClaimLocks
@@ -24,22 +24,6 @@ class EventLog(Protocol):
     def info(self, event: str, **fields: Any) -> Any: ...
 
     def warning(self, event: str, **fields: Any) -> Any: ...
-
-
-class DatabaseCheck(Duty):
-    """Checks that the database is there, which every write does, too: for a supervisor that has nothing to write."""
-
-    every = 1.0  # seconds
-    needs = Needs.NOTHING
-    quiet = True
-
-    def __init__(self, name: str, check: Callable[[], object]) -> None:
-        self.name, self._check = name, check
-
-    def run(self, now: float) -> Result:
-        """Raises StoreGone or StoreUnavailable if it is not."""
-        self._check()
-        return Result()
 
 
 class _Store:
@@ -67,7 +51,7 @@ class MaintenanceStore(_Store):
         self.finished = FinishedJobs(connection)
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
-        """The engine's own maintenance. A duty that needs nothing checks that the database is there."""
+        """The engine's own maintenance."""
         return ()
 
     def flush(self) -> None:

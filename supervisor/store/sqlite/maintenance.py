@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from supervisor.domain.duty import Duty, Needs, Result
 from supervisor.store.sql.backlog import Backlog
 from supervisor.store.sql.claims import ClaimLocks
-from supervisor.store.sql.stores import DatabaseCheck, EventLog, MaintenanceStore
+from supervisor.store.sql.stores import EventLog, MaintenanceStore
 from supervisor.store.sqlite.connection import QUERIES, Connection
 from supervisor.store.sqlite.files import DatabaseFiles
 from supervisor.store.sqlite.producer import registry
@@ -21,9 +21,8 @@ class SqliteMaintenance(MaintenanceStore):
         super().__init__(connection, registry(connection), ClaimLocks(connection), Backlog(connection))
 
     def duties(self, log: EventLog) -> Sequence[Duty]:
-        connection = self._connection
-        check = DatabaseCheck("database file", connection.check)
-        return check, ForeignWriterMonitor(connection), FreePages(connection), Checkpointer(connection, log)
+        own = FileCheck, ForeignWriterMonitor, FreePages
+        return *(duty(self._connection) for duty in own), Checkpointer(self._connection, log)
 
     def flush(self) -> None:
         checkpoint(self._connection)
@@ -35,6 +34,23 @@ _LARGE = 64 << 20  # bytes: a log file that has grown beyond this is truncated
 _INCREMENTAL = 2  # of PRAGMA auto_vacuum: of a file that we have made
 _KEPT = 4096  # free pages that a file may have, 16 MiB
 _AT_ONCE = 500  # pages, some milliseconds
+
+
+class FileCheck(Duty):
+    """Checks that the file is there, which every write does, too: for a supervisor that has nothing to write."""
+
+    name = "database file"
+    every = 1.0  # seconds
+    needs = Needs.NOTHING
+    quiet = True
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def run(self, now: float) -> Result:
+        """Raises StoreGone if it is not."""
+        self._connection.check()
+        return Result()
 
 
 class ForeignWriterMonitor(Duty):
